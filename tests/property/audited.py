@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, get_args
 
 from hypothesis import strategies as st
@@ -110,12 +111,13 @@ def bodies(draw: st.DrawFn, key: int, largest: int) -> tuple[Any, Any]:
     )
 
 
-def item_errors() -> st.SearchStrategy[ItemErrors]:
+def item_errors(besides: Collection[bytes]) -> st.SearchStrategy[ItemErrors]:
     """Errors of items of a response; the walker makes none for a response without them."""
-    names = st.none() | st.sampled_from(NAMES)
+    names = st.none() | st.sampled_from([name for name in NAMES if name not in besides])
+    ids = [topic_id for topic_id in (*IDS, UNKNOWN_ID) if topic_id not in besides]
     one = st.builds(
         ItemErrorFacts, st.sampled_from([29, 6, 79, -1]), st.sampled_from(["topic", "group", "acl"]), names,
-        st.none() | st.sampled_from([*IDS, UNKNOWN_ID]), PARTITIONS, st.integers(0, 3), st.none() | st.just("group"),
+        st.none() | st.sampled_from(ids), PARTITIONS, st.integers(0, 3), st.none() | st.just("group"),
         names,
     )  # fmt: skip
     return st.builds(
@@ -131,10 +133,10 @@ def connections() -> st.SearchStrategy[Connection]:
 
 
 @st.composite
-def batches(draw: st.DrawFn, largest: int = LARGEST) -> list[list[Exchange]]:
+def batches(draw: st.DrawFn, largest: int = LARGEST, besides: Collection[bytes] = ()) -> list[list[Exchange]]:
     """Batches over a few connections, each of which becomes another one as more is known of its client.
 
-    ``largest``: of the sizes, to keep their sums within 64 bits.
+    ``largest``: of the sizes, to keep their sums within 64 bits. ``besides``: what no error of an item names.
     """
     known = draw(st.lists(connections(), min_size=1, max_size=5))
     made = []
@@ -149,7 +151,7 @@ def batches(draw: st.DrawFn, largest: int = LARGEST) -> list[list[Exchange]]:
                 draw(st.sampled_from(["answered", "answered", "no_response", "connection_lost"])),
                 draw(st.sampled_from(["none", "full", "malformed", "unsupported"])),
                 request, response, draw(MAYBE), draw(MAYBE), draw(INT32), draw(INT16), None, None,
-                draw(st.sampled_from([False, False, False, True])), 0, draw(st.none() | item_errors()),
+                draw(st.sampled_from([False, False, False, True])), 0, draw(st.none() | item_errors(besides)),
             )  # fmt: skip
             assert (one.request, one.response) == (request, response), "facts have what was drawn"
             exchanges.append(one)

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal, NamedTuple
 
-from msgspec import structs
-
 from proxy.features.catalog import LevelRange
 from proxy.features.controller import FeatureController
 from proxy.features.controller_states import (
@@ -39,12 +37,6 @@ from tests.property import features_invariants as invariants
 
 TRANSACTION_TIMEOUT = 10_000
 HEARTBEAT = 3_000
-
-MUTATIONS = ("no barrier", "read, then register", "pending levels do not count")
-"""Wrong executors and participants: with each of them an invariant fails. (A wrong controller: see the test.)"""
-
-HOT_MUTATIONS = ("both runs register", "the predecessor's epoch does not count")
-"""The same for a hot restart."""
 
 
 @dataclass
@@ -146,7 +138,7 @@ class Process:
         self.node_id = int(key.removeprefix("sidecar/")) if key.startswith("sidecar/") else 0
         self.registry = Registry(self.node_id)
         self.place = 0
-        self.target: int | None = world.log.end() if world.mutation == "read, then register" else None
+        self.target: int | None = None
         self.tasks: list[Task] = []
         self.generation = -1
         self.beat = -HEARTBEAT
@@ -161,17 +153,15 @@ class Process:
     def levels(self) -> FleetLevels:
         """What it knows of the fleet's levels."""
         record = self.topic.finalized if self.settled else None
-        if record is not None and self.world.mutation == "pending levels do not count":
-            record = structs.replace(record, pending=None)
         return fleet_levels(self.supported, record)
 
     def apply(self) -> int:
         """Note what it follows, and its predecessor. Return the epoch that both have applied."""
         self.applied.update(self.levels(), AuditLevels())
         before = self.world.draining.get(self.key)
-        if before is not None and self.world.mutation != "the predecessor's epoch does not count":
+        if before is not None:
             self.applied.predecessor_applies(Applied(before.levels().epoch))
-        elif before is None:
+        else:
             self.applied.predecessor_ended(self.world.now / 1000)
             self.applied.update(self.levels(), AuditLevels())
         return self.applied.registered.epoch
@@ -184,8 +174,7 @@ class Process:
 
     def start_by(self, half: int) -> None:
         """Do one half of a start: register, then read the levels."""
-        halves = [self.heartbeat, self.read_features]
-        (halves[::-1] if self.world.mutation == "read, then register" else halves)[half]()
+        (self.heartbeat, self.read_features)[half]()
 
     def record(self, state: Literal["running", "stopped"], epoch: int = -1) -> bytes:
         """What it registers."""
@@ -203,7 +192,7 @@ class Process:
     def heartbeat(self) -> None:
         """Write its record; the first time, measure the end of the features' log after it."""
         world = self.world
-        if not self.registers or (world.mutation == "read, then register" and not self.settled):
+        if not self.registers:
             return
         epoch = self.apply()
         world.registry.append((self.key.encode(), self.record("running", epoch), world.now))
@@ -299,8 +288,6 @@ class Process:
         if task.stage == 0:
             task.stage, task.end = 1, len(self.world.registry)
             self.world.barrier()
-            if self.world.mutation == "no barrier":
-                task.end = 0
         elif self.registry.place < task.end:
             return False
         else:
@@ -325,7 +312,7 @@ class Process:
             task.stage = 2
             task.transaction.state = "aborted" if outcome == "failed" else "committed"
             if outcome != "failed":
-                world.committed(task.transaction)
+                invariants.committed(world, task.transaction)
             if outcome != "done":  # failed, or committed without the producer's knowledge
                 log.finish("aborted")
                 self.tasks.remove(task)
@@ -348,8 +335,8 @@ class Request(NamedTuple):
 class World:
     """Two logs, a clock, and all processes by key."""
 
-    def __init__(self, mutation: str = "", low: dict[str, int] | None = None) -> None:
-        self.mutation, self.low = mutation, low or {}
+    def __init__(self, low: dict[str, int] | None = None) -> None:
+        self.low = low or {}
         self.now = 1_000_000
         self.leader: int | None = None
         self.log = Log()
@@ -373,8 +360,8 @@ class World:
     def succeed(self, key: str, supported: dict[str, LevelRange]) -> None:
         """Start a second run of a sidecar, which is to take over."""
         self.successors[key] = Process(self, key, supported)
-        self.successors[key].applied = AppliedEpoch(inherits=self.mutation != "the predecessor's epoch does not count")
-        self.successors[key].registers = self.mutation == "both runs register"
+        self.successors[key].applied = AppliedEpoch(inherits=True)
+        self.successors[key].registers = False
 
     def take_over(self, key: str) -> None:
         """Let the second run of a sidecar serve its clients. The first one, if it still runs, drains."""
@@ -469,7 +456,6 @@ class World:
     # What must hold
 
     def runs(self) -> list[Process]:
-        """All processes."""
         return [*self.processes.values(), *self.successors.values(), *self.draining.values()]
 
     def known(self, end: int | None = None) -> RegistryContent:
@@ -486,6 +472,3 @@ class World:
         self.history.ran = {
             key: boot_of(one.record) for key, one in members.items() if one.alive and one.record.features
         }
-
-    def committed(self, transaction: Transaction) -> None:
-        invariants.committed(self, transaction)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,24 +58,6 @@ def test_ranges_give_each_partition_once_and_are_even_within_a_topic(
         assert sizes == sorted(sizes, reverse=True)
         flat = [number for thread in sorted(shares) for number in shares[thread]]
         assert flat == sorted(flat)
-
-
-@given(PARTITIONS, SUBSCRIBED, OWNERS, st.randoms(use_true_random=False))
-def test_the_order_of_the_input_does_not_matter(
-    partitions: dict[str, set[int]], threads: dict[str, set[str]], owners: Any, random: Any
-) -> None:
-    def mixed(some: Any) -> list[Any]:
-        order = list(some)
-        random.shuffle(order)
-        return order
-
-    other = (
-        {topic: mixed(partitions[topic]) for topic in mixed(partitions)},
-        {topic: mixed(threads[topic]) for topic in mixed(threads)},
-    )
-    owners_too = {topic: {one: tuple(mixed(owners[topic][one])) for one in mixed(owners[topic])} for topic in owners}
-    assert finish(range_assign(*other)) == finish(range_assign(partitions, threads))
-    assert finish(sticky_assign(owners_too, *other)) == finish(sticky_assign(owners, partitions, threads))
 
 
 @given(PARTITIONS, SUBSCRIBED, OWNERS)

@@ -285,29 +285,6 @@ def test_each_request_is_reported_once_with_its_response_as_soon_as_it_has_ended
     assert sum(run.counters.responses.values()) == sum(bool(call.answer) for call in made)
 
 
-def test_the_facts_of_real_clients_frames_are_reported_in_pieces_of_every_size() -> None:
-    compared = 0
-    for recording in recordings():
-        for size in (1, 61, 1000, 1 << 20):
-            run, facts = Run(EVERYTHING), {}
-            for frame in recording.frames:
-                name = (
-                    frame.kind,
-                    frame.key,
-                    frame.version,
-                    int.from_bytes(frame.data[8 if frame.kind == "request" else 4 :][:4]),
-                )
-                facts[name] = frame.expected
-                for at in range(0, len(frame.data), size):
-                    assert run.step(frame.side, frame.data[at : at + size]) is None, recording.name
-            for exchange in run.exchanges:
-                for kind, found in (("request", exchange.request), ("response", exchange.response)):
-                    name = kind, exchange.api_key, exchange.api_version, exchange.correlation_id
-                    assert found is None or str(found) == facts[name], (recording.name, size, name)
-                    compared += found is not None
-    assert compared > 200
-
-
 # ---- any bytes ------------------------------------------------------------------------------------------------------
 
 

@@ -131,15 +131,3 @@ def test_after_a_death_all_that_is_not_settled_is_there_but_for_a_cut_tail(repor
         assert not missing or cut
         assert second.torn == []
         second.close()
-
-
-@given(st.binary(max_size=600))
-def test_no_bytes_raise(data: bytes) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, f"00000001{SEGMENT_SUFFIX}").write_bytes(data)
-        spool = Spool(Path(folder))
-        assert spool.read_next() is None
-        assert spool.done
-        spool.delete_settled_segments()
-        assert files(Path(folder)) == []
-        spool.close()
