@@ -3,16 +3,7 @@
 from collections.abc import Iterable
 from typing import TypeVar
 
-from proxy.client.consumer.effects import (
-    AssignPartitions,
-    CloseLink,
-    FetchedFrom,
-    LogMembership,
-    MembershipEffect,
-    MembershipEnded,
-    OpenLink,
-    SendToCoordinator,
-)
+from proxy.client.consumer import effects as e
 from proxy.client.consumer.events import ConsumerStarted, FetcherDone, FrameReceived, LinkConnected, MembershipEvent
 from proxy.client.consumer.membership import ConsumerMembership
 from proxy.client.consumer.settings import MembershipSettings
@@ -37,7 +28,7 @@ T0_AT_42: Partitions = (("t", 0, 42),)
 Kind = TypeVar("Kind")
 
 
-def of(kind: type[Kind], effects: Iterable[MembershipEffect]) -> list[Kind]:
+def of(kind: type[Kind], effects: Iterable[e.MembershipEffect]) -> list[Kind]:
     return [one for one in effects if isinstance(one, kind)]
 
 
@@ -47,17 +38,17 @@ class Driven:
     def __init__(self, settings: MembershipSettings = SETTINGS, *, fetcher_answers: bool = True) -> None:
         self.machine = ConsumerMembership(settings, lambda: 0.5)
         self.now = 0
-        self.effects: list[MembershipEffect] = []
+        self.effects: list[e.MembershipEffect] = []
         """Of the last call, without those for the log, and what the fetcher's answer has brought about."""
         self.log: list[str] = []
         self.fetcher_answers = fetcher_answers
-        self.assigned: tuple[FetchedFrom, ...] = ()
+        self.assigned: tuple[e.FetchedFrom, ...] = ()
         self.link: Endpoint | None = None
         self.sent = b""
         """The last frame."""
         self._pushed = 0
 
-    def handle(self, event: MembershipEvent) -> list[MembershipEffect]:
+    def handle(self, event: MembershipEvent) -> list[e.MembershipEffect]:
         self.effects = []
         self._handle(event)
         return self.effects
@@ -65,25 +56,25 @@ class Driven:
     def _handle(self, event: MembershipEvent) -> None:
         for effect in self.machine.handle(event, self.now):
             match effect:
-                case LogMembership(_, message):
+                case e.LogMembership(_, message):
                     self.log.append(message)
                     continue
-                case OpenLink(address):
+                case e.OpenLink(address):
                     assert self.link is None
                     self.link = address
-                case CloseLink():
+                case e.CloseLink():
                     self.link = None
-                case MembershipEnded():
+                case e.MembershipEnded():
                     self.link = None
-                case SendToCoordinator(frame):
+                case e.SendToCoordinator(frame):
                     self.sent = frame
             self.effects.append(effect)
-            if isinstance(effect, AssignPartitions):
+            if isinstance(effect, e.AssignPartitions):
                 self.assigned = effect.partitions
                 if self.fetcher_answers:
                     self._handle(FetcherDone(effect.command))
 
-    def pass_time(self, milliseconds: int) -> list[MembershipEffect]:
+    def pass_time(self, milliseconds: int) -> list[e.MembershipEffect]:
         """Let time pass, with a call at each time that is due."""
         end, effects = self.now + milliseconds, []
         while (due := self.machine.due()) is not None and due <= end:
@@ -92,24 +83,24 @@ class Driven:
         self.now = end
         return effects + self.handle(None)
 
-    def lose(self, event: MembershipEvent) -> list[MembershipEffect]:
+    def lose(self, event: MembershipEvent) -> list[e.MembershipEffect]:
         """The connection, or the attempt to connect, has ended."""
         self.link = None
         return self.handle(event)
 
-    def receive(self, frame: bytes, heard_at: int | None = None) -> list[MembershipEffect]:
+    def receive(self, frame: bytes, heard_at: int | None = None) -> list[e.MembershipEffect]:
         """A frame comes, with its size."""
         return self.handle(FrameReceived(frame[4:], self.now if heard_at is None else heard_at))
 
-    def respond(self, body: bytes) -> list[MembershipEffect]:
+    def respond(self, body: bytes) -> list[e.MembershipEffect]:
         """The other end answers the last request."""
         return self.receive(wire.response_frame(int.from_bytes(self.sent[8:12], "big"), body))
 
-    def respond_coordinator(self, broker_id: int = 3, error_code: int = 0) -> list[MembershipEffect]:
+    def respond_coordinator(self, broker_id: int = 3, error_code: int = 0) -> list[e.MembershipEffect]:
         response = wire.ClusterMetadataResponse(error_code, broker_id, BROKERS)
         return self.respond(wire.encode_cluster_metadata_response(response))
 
-    def respond_registered(self, error_code: int = 0) -> list[MembershipEffect]:
+    def respond_registered(self, error_code: int = 0) -> list[e.MembershipEffect]:
         return self.respond(wire.encode_register_consumer_response(2, wire.RegisterConsumerResponse(error_code, 3, 7)))
 
     def register_again(self) -> None:
@@ -119,15 +110,15 @@ class Driven:
         self.handle(LinkConnected())
         self.respond_registered()
 
-    def ping(self, heard_at: int | None = None) -> list[MembershipEffect]:
+    def ping(self, heard_at: int | None = None) -> list[e.MembershipEffect]:
         self._pushed += 1
         return self.receive(wire.encode_ping(self._pushed, wire.PingRequest("c1", 0)), heard_at)
 
-    def stop(self, partitions: tuple[tuple[str, int], ...] | None = None) -> list[MembershipEffect]:
+    def stop(self, partitions: tuple[tuple[str, int], ...] | None = None) -> list[e.MembershipEffect]:
         self._pushed += 1
         return self.receive(wire.encode_stop_fetcher(self._pushed, wire.StopFetcherRequest("c1", partitions)))
 
-    def start(self, *threads: Partitions) -> list[MembershipEffect]:
+    def start(self, *threads: Partitions) -> list[e.MembershipEffect]:
         self._pushed += 1
         assigned = tuple(
             wire.AssignedThread(f"c1-{number}", tuple(wire.ConsumedOffset(t, 1, p, offset) for t, p, offset in one))
@@ -146,9 +137,9 @@ class Driven:
         return True
 
 
-def responses(effects: Iterable[MembershipEffect]) -> list[wire.ConsumerResponse]:
+def responses(effects: Iterable[e.MembershipEffect]) -> list[wire.ConsumerResponse]:
     """The responses to requests of the coordinator."""
-    return [wire.decode_response(one.frame[4:]) for one in of(SendToCoordinator, effects)]
+    return [wire.decode_response(one.frame[4:]) for one in of(e.SendToCoordinator, effects)]
 
 
 def seeking(settings: MembershipSettings = SETTINGS) -> Driven:

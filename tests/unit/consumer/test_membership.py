@@ -2,18 +2,9 @@
 
 import pytest
 
+from proxy.client.consumer import events as ev
 from proxy.client.consumer.backoff import Backoff
 from proxy.client.consumer.effects import AssignPartitions, CloseLink, MembershipEnded, OpenLink, SendToCoordinator
-from proxy.client.consumer.events import (
-    ConsumerStarted,
-    FetcherDone,
-    LeaveRequested,
-    LinkConnected,
-    LinkEnded,
-    LinkFailed,
-    OffsetOutOfRange,
-    SubscriptionChanged,
-)
 from proxy.client.consumer.patience import REGISTER_TIMEOUT_MS, SILENT_MS
 from proxy.client.consumer.states import FetchingState, LinkState
 from proxy.coordinator import wire
@@ -87,7 +78,7 @@ def back_offs(driven: Driven, attempts: int) -> list[int]:
     """Refuse so many attempts to connect; the milliseconds waited after each."""
     waits = []
     for _ in range(attempts):
-        driven.lose(LinkFailed("refused", refused=True))
+        driven.lose(ev.LinkFailed("refused", refused=True))
         due = driven.machine.due()
         waits.append(due - driven.now)
         driven.pass_time(waits[-1])
@@ -99,7 +90,7 @@ def back_offs(driven: Driven, attempts: int) -> list[int]:
 )
 def test_sidecars_are_asked_in_turn_with_a_growing_back_off() -> None:
     driven = Driven()
-    driven.handle(ConsumerStarted())
+    driven.handle(ev.ConsumerStarted())
     tried = []
     waits = []
     for _ in range(8):
@@ -108,10 +99,10 @@ def test_sidecars_are_asked_in_turn_with_a_growing_back_off() -> None:
     assert tried == [FIRST, SECOND] * 4
     assert waits == [100, 200, 400, 800, 1600, 3200, 5000, 5000]
     driven = fetching(SETTINGS._replace(session_timeout_ms=60_000))
-    driven.lose(LinkEnded("reset"))
+    driven.lose(ev.LinkEnded("reset"))
     assert back_offs(driven, 7) == [100, 200, 400, 800, 1500, 1500, 1500], "while a long lease runs"
     driven = fetching()
-    driven.lose(LinkEnded("reset"))
+    driven.lose(ev.LinkEnded("reset"))
     assert back_offs(driven, 6) == [100, 200, 400, 800, T // 4, T // 4], "while a lease runs"
 
 
@@ -130,9 +121,9 @@ def test_a_coordinator_that_was_silent_is_not_waited_for_long() -> None:
     driven = fetching()
     driven.pass_time(LEASE)
     for wait in (T // 2, REGISTER_TIMEOUT_MS):
-        driven.handle(LinkConnected())
+        driven.handle(ev.LinkConnected())
         driven.respond_coordinator()
-        driven.handle(LinkConnected())
+        driven.handle(ev.LinkConnected())
         driven.pass_time(wait - 1)
         assert driven.link == COORDINATOR
         driven.pass_time(1)
@@ -146,18 +137,6 @@ def test_a_coordinator_that_was_silent_is_not_waited_for_long() -> None:
     assert driven.link is None
     driven.pass_time(100)
     assert driven.link == SECOND
-
-
-def test_a_coordinator_that_is_not_ready_is_sought_again_after_some_attempts() -> None:
-    driven = registering()
-    for _ in range(4):
-        driven.respond_registered(14)
-        due = driven.machine.due()
-        driven.pass_time(due - driven.now)
-        assert driven.link == COORDINATOR
-    driven.respond_registered(14)
-    assert driven.machine.link is LinkState.SEEK
-    assert driven.link is None
 
 
 def test_what_is_not_for_it_ends_the_connection_and_a_login_that_is_refused_the_consumer() -> None:
@@ -177,8 +156,8 @@ def test_what_is_not_for_it_ends_the_connection_and_a_login_that_is_refused_the_
     driven.receive(wire.response_frame(99, b""))
     assert [type(one) for one in driven.effects] == [CloseLink]
     driven = Driven()
-    driven.handle(ConsumerStarted())
-    (ended,) = of(MembershipEnded, driven.lose(LinkFailed("wrong password", fatal=True)))
+    driven.handle(ev.ConsumerStarted())
+    (ended,) = of(MembershipEnded, driven.lose(ev.LinkFailed("wrong password", fatal=True)))
     assert ended.error == "wrong password"
 
 
@@ -198,27 +177,6 @@ def test_each_request_begins_the_lease_anew_and_after_it_nothing_is_handed_out()
     assert (driven.machine.link, driven.machine.fetching) == (LinkState.SEEK, FetchingState.STOPPED)
 
 
-def test_what_counts_for_the_lease_is_what_was_heard_within_it() -> None:
-    driven = joined()
-    driven.pass_time(LEASE - 1)
-    assert driven.machine.link is LinkState.JOINED
-    driven.pass_time(1)
-    assert driven.machine.link is LinkState.SEEK
-    driven = fetching()
-    driven.now = LEASE
-    assert not driven.hand_out("t", 0, 43), "before that is noticed"
-    driven.ping(heard_at=LEASE - 1)
-    assert [type(one) for one in driven.effects] == [AssignPartitions, CloseLink, OpenLink]
-    assert driven.machine.fetching is FetchingState.STOPPED
-    driven = fetching()
-    driven.now = 5000  # the process was paused since 1000; the ping lay in the buffer
-    driven.ping(heard_at=1000)
-    driven.pass_time(1000 + LEASE - 5000 - 1)
-    assert driven.hand_out("t", 0, 43)
-    driven.pass_time(1)
-    assert not driven.hand_out("t", 0, 43)
-
-
 def test_stop_and_start_are_answered_when_the_fetcher_has_done_it() -> None:
     driven = fetching()
     driven.fetcher_answers = False
@@ -228,20 +186,20 @@ def test_stop_and_start_are_answered_when_the_fetcher_has_done_it() -> None:
     assert not driven.hand_out("t", 0, 43)
     assert len(responses(driven.ping())) == 1
     driven.stop()
-    found = responses(driven.handle(FetcherDone(stopping.command)))
+    found = responses(driven.handle(ev.FetcherDone(stopping.command)))
     assert [(one.api_key, one.error_code) for one in found] == [(wire.STOP_FETCHER, 0)] * 2, "both are answered"
     driven.start(TWO)
     (starting,) = of(AssignPartitions, driven.effects)
     driven.fetcher_answers = True
-    (response,) = responses(driven.handle(FetcherDone(starting.command, "no such stream")))
+    (response,) = responses(driven.handle(ev.FetcherDone(starting.command, "no such stream")))
     assert (response.api_key, response.error_code) == (wire.START_FETCHER, -1)
     assert driven.assigned == ()
     driven = fetching()
     driven.fetcher_answers = False
     driven.stop()
     (stopping,) = of(AssignPartitions, driven.effects)
-    driven.lose(LinkEnded("reset"))
-    assert driven.handle(FetcherDone(stopping.command)) == [], "not over another connection"
+    driven.lose(ev.LinkEnded("reset"))
+    assert driven.handle(ev.FetcherDone(stopping.command)) == [], "not over another connection"
 
 
 def test_offsets_that_were_told_are_told_to_a_successor() -> None:
@@ -249,8 +207,8 @@ def test_offsets_that_were_told_are_told_to_a_successor() -> None:
     for after_ms in (LEASE - 1, LEASE):
         driven = fetching()
         driven.stop()
-        driven.lose(LinkEnded("reset"))
-        driven.handle(LinkConnected())
+        driven.lose(ev.LinkEnded("reset"))
+        driven.handle(ev.LinkConnected())
         driven.respond_coordinator(2)
         driven.now = after_ms
         driven.respond_registered()
@@ -279,7 +237,7 @@ def test_a_partial_stop_tells_and_stops_only_its_partitions() -> None:
 def test_an_offset_that_was_out_of_range_is_reset_once() -> None:
     driven = joined()
     driven.start(T0_AT_42)
-    driven.handle(OffsetOutOfRange("t", 0, driven.assigned[0].epoch, 42))
+    driven.handle(ev.OffsetOutOfRange("t", 0, driven.assigned[0].epoch, 42))
     driven.register_again()
     for assigned, begins in ((42, wire.SMALLEST), (1000, 1000), (42, 42)):
         driven.start((("t", 0, assigned),))
@@ -297,8 +255,8 @@ def test_offsets_that_are_found_out_of_range_at_once_take_one_departure() -> Non
         if has_offsets:
             assert driven.hand_out("t", 2, 9)
         for partition, offset in ((0, 42), (1, 7)):
-            driven.handle(OffsetOutOfRange("t", partition, 1, offset))
-        driven.handle(OffsetOutOfRange("t", 2, 0, 9))  # of an earlier assignment
+            driven.handle(ev.OffsetOutOfRange("t", partition, 1, offset))
+        driven.handle(ev.OffsetOutOfRange("t", 2, 0, 9))  # of an earlier assignment
         if has_offsets:
             ping, _ = responses(driven.ping())
             assert [(one.partition, one.offset) for one in ping.offsets or ()] == [(2, 10)], "the others are reported"
@@ -312,13 +270,13 @@ def test_offsets_that_are_found_out_of_range_at_once_take_one_departure() -> Non
 def test_without_a_coordinator_an_offset_out_of_range_stops_only_its_partition() -> None:
     driven = joined(SETTINGS._replace(auto_offset_reset="largest"))
     driven.start(TWO)
-    driven.lose(LinkEnded("reset"))
-    driven.lose(LinkFailed("refused", refused=True))
-    driven.handle(OffsetOutOfRange("t", 1, 1, 7))
+    driven.lose(ev.LinkEnded("reset"))
+    driven.lose(ev.LinkFailed("refused", refused=True))
+    driven.handle(ev.OffsetOutOfRange("t", 1, 1, 7))
     assert [one.partition for one in driven.assigned] == [0]
     assert driven.hand_out("t", 0, 42)
     driven.pass_time(100)
-    driven.handle(LinkConnected())
+    driven.handle(ev.LinkConnected())
     driven.respond_coordinator(2)
     driven.respond_registered()
     driven.start(TWO)
@@ -333,14 +291,14 @@ def test_committable_is_what_is_assigned_and_handed_out() -> None:
     assert driven.hand_out("t", 0, 42)
     assert driven.machine.committable(driven.now) == {("t", 0): 43}
     assert driven.machine.committable(driven.now + LEASE) is None
-    driven.lose(LinkEnded("reset"))
+    driven.lose(ev.LinkEnded("reset"))
     assert driven.machine.committable(driven.now) is None
     driven = fetching(SETTINGS._replace(auto_commit=False))
     driven.fetcher_answers = False
     driven.stop()
     (stopping,) = of(AssignPartitions, driven.effects)
     assert driven.machine.committable(driven.now) == {("t", 0): 43}
-    driven.handle(FetcherDone(stopping.command))
+    driven.handle(ev.FetcherDone(stopping.command))
     assert driven.machine.committable(driven.now) is None
 
 
@@ -351,7 +309,7 @@ def test_it_leaves_after_the_second_of_the_pings_that_it_asks_for() -> None:
     """It asks by its last response, sent once more."""
     driven = fetching()
     (pinged,) = responses(driven.ping())
-    (asked,) = responses(driven.handle(LeaveRequested()))
+    (asked,) = responses(driven.handle(ev.LeaveRequested()))
     assert asked == pinged
     assert not driven.hand_out("t", 0, 43)
     response, asked = responses(driven.ping())
@@ -364,18 +322,20 @@ def test_it_leaves_after_the_second_of_the_pings_that_it_asks_for() -> None:
 
 def test_what_it_waits_for_when_it_leaves() -> None:
     driven = fetching()
-    driven.lose(LinkEnded("gone"))
-    driven.handle(LinkConnected())
+    driven.lose(ev.LinkEnded("gone"))
+    driven.handle(ev.LinkConnected())
     driven.respond_registered()
-    assert responses(driven.handle(LeaveRequested())) == [], "it has answered nothing on this connection: for the beat"
+    assert responses(driven.handle(ev.LeaveRequested())) == [], (
+        "it has answered nothing on this connection: for the beat"
+    )
     assert len(responses(driven.ping())) == 2
     driven = fetching(SETTINGS._replace(auto_commit=False))
-    driven.handle(LeaveRequested())
+    driven.handle(ev.LeaveRequested())
     assert of(MembershipEnded, driven.ping()), "without auto_commit for one ping"
     driven = joined()
-    assert [type(one) for one in driven.handle(LeaveRequested())] == [CloseLink, MembershipEnded], "nothing to tell"
+    assert [type(one) for one in driven.handle(ev.LeaveRequested())] == [CloseLink, MembershipEnded], "nothing to tell"
     driven = fetching()
-    driven.handle(LeaveRequested())
+    driven.handle(ev.LeaveRequested())
     assert of(MembershipEnded, driven.pass_time(LEASE)), "the coordinator does not ping"
 
 
@@ -383,10 +343,10 @@ def test_while_it_leaves_requests_are_answered() -> None:
     for is_stopped_first in (False, True):
         driven = fetching()
         if not is_stopped_first:
-            driven.handle(LeaveRequested())
+            driven.handle(ev.LeaveRequested())
         (stopped,) = responses(driven.stop())
         if is_stopped_first:
-            driven.handle(LeaveRequested())
+            driven.handle(ev.LeaveRequested())
         assert stopped.offsets == (wire.ConsumedOffset("t", 1, 0, 43),)
         (started,) = responses(driven.start(T0_AT_42))
         assert started.error_code == 0
@@ -395,40 +355,14 @@ def test_while_it_leaves_requests_are_answered() -> None:
         assert ping.offsets == (), "they are heard, and another topic of that name may have been started since"
 
 
-def test_while_it_leaves_offsets_of_an_earlier_membership_are_not_told_after_startfetcher() -> None:
-    driven = fetching()
-    driven.handle(SubscriptionChanged('{"t":3}'))
-    driven.ping()
-    driven.ping()
-    driven.register_again()
-    driven.handle(LeaveRequested())
-    driven.start((("t", 0, 90),))
-    ping, _ = responses(driven.ping())
-    assert ping.offsets == ()
-
-
-def test_leaving_for_good_while_it_leaves_and_the_first_error_is_why_it_ended() -> None:
-    driven = fetching()
-    driven.handle(LeaveRequested("the application stands still"))
-    driven.handle(LeaveRequested())
-    driven.ping()
-    (ended,) = of(MembershipEnded, driven.ping())
-    assert ended.error == "the application stands still"
-    driven = fetching()
-    driven.handle(SubscriptionChanged('{"t":2,"u":1}'))
-    driven.handle(LeaveRequested())
-    driven.ping()
-    assert of(MembershipEnded, driven.ping())
-
-
 @pytest.mark.promise("consumer.md", "Another call for streams registers the consumer again, with all topics.")
 def test_other_topics_are_registered_after_the_offsets_are_told() -> None:
     driven = fetching()
-    driven.handle(SubscriptionChanged('{"t":2,"u":1}'))
+    driven.handle(ev.SubscriptionChanged('{"t":2,"u":1}'))
     driven.ping()
     driven.ping()
-    driven.handle(LinkConnected())
+    driven.handle(ev.LinkConnected())
     driven.respond_coordinator()
-    driven.handle(LinkConnected())
+    driven.handle(ev.LinkConnected())
     (request,) = of(SendToCoordinator, driven.effects)
     assert b'{"t":2,"u":1}' in request.frame

@@ -8,34 +8,20 @@ from typing import Any, TypeVar, cast
 
 from proxy.coordinator import effects as e
 from proxy.coordinator import events as ev
+from proxy.coordinator import wire
 from proxy.coordinator.description import Clocks, describe_group, describe_partitions
 from proxy.coordinator.machine import Coordinator
 from proxy.coordinator.records import GenerationRecord, GroupRecord, MemberRecord, OwnersRecord, partition_of
 from proxy.coordinator.settings import CoordinatorSettings
 from proxy.coordinator.status import GroupStatus, HeldPartitionStatus
 from proxy.coordinator.steps import SLICE, Steps
-from proxy.coordinator.wire import (
-    PING,
-    START_FETCHER,
-    STOP_FETCHER,
-    ConsumedOffset,
-    ConsumerResponse,
-    EndpointEntry,
-    PushedFrame,
-    RegisterConsumerRequest,
-    StartFetcherRequest,
-    StopFetcherRequest,
-    decode_pushed,
-    decode_register_consumer_response,
-    encode_response,
-)
 
 T = 6000
 """Session timeout of the consumers, in milliseconds, unless a test says otherwise."""
 
 GROUP = "g"
 LISTENER = "PLAINTEXT"
-BROKERS = (EndpointEntry(1, "kafka-1", 9092),)
+BROKERS = (wire.EndpointEntry(1, "kafka-1", 9092),)
 
 Some = TypeVar("Some")
 
@@ -54,7 +40,7 @@ class Consumer:
     """Of the response to its registration."""
     generation: int = -1
     closed: str | None = None
-    received: list[tuple[int, PushedFrame]] = dataclasses.field(default_factory=list)
+    received: list[tuple[int, wire.PushedFrame]] = dataclasses.field(default_factory=list)
     offsets: dict[tuple[str, int], int] = dataclasses.field(default_factory=dict)
     """What it reports, of the partitions that it fetches."""
     fetches: dict[tuple[str, int], int] = dataclasses.field(default_factory=dict)
@@ -62,33 +48,33 @@ class Consumer:
 
     def kinds(self, *, pings: bool = False) -> list[str]:
         """What was pushed, in short."""
-        names = {PING: "ping", STOP_FETCHER: "stop", START_FETCHER: "start"}
-        return [names[frame.api_key] for _, frame in self.received if pings or frame.api_key != PING]
+        names = {wire.PING: "ping", wire.STOP_FETCHER: "stop", wire.START_FETCHER: "start"}
+        return [names[frame.api_key] for _, frame in self.received if pings or frame.api_key != wire.PING]
 
     def times(self, api_key: int) -> list[int]:
         return [at for at, frame in self.received if frame.api_key == api_key]
 
-    def last(self, api_key: int) -> PushedFrame:
+    def last(self, api_key: int) -> wire.PushedFrame:
         return [frame for _, frame in self.received if frame.api_key == api_key][-1]
 
-    def answer(self, frame: PushedFrame, *, error_code: int = 0) -> None:
+    def answer(self, frame: wire.PushedFrame, *, error_code: int = 0) -> None:
         """Do what the frame says, and answer it."""
         self.driver.do(self.obey(frame, error_code=error_code))
 
-    def obey(self, frame: PushedFrame, *, error_code: int = 0) -> ev.Event:
+    def obey(self, frame: wire.PushedFrame, *, error_code: int = 0) -> ev.Event:
         """Do what the frame says, unless it is answered with an error. Return the response."""
-        stopped = frame.request.partitions if isinstance(frame.request, StopFetcherRequest) else None
+        stopped = frame.request.partitions if isinstance(frame.request, wire.StopFetcherRequest) else None
         stopped_now = self.fetches.keys() if stopped is None else self.fetches.keys() & set(stopped)
         reported = None
-        if self.auto_commit and frame.api_key != START_FETCHER:
+        if self.auto_commit and frame.api_key != wire.START_FETCHER:
             reported = tuple(
-                ConsumedOffset(topic, 1, partition, self.offsets[topic, partition])
+                wire.ConsumedOffset(topic, 1, partition, self.offsets[topic, partition])
                 for topic, partition in sorted(stopped_now)
                 if (topic, partition) in self.offsets
             )
-        if frame.api_key == STOP_FETCHER and not error_code:
+        if frame.api_key == wire.STOP_FETCHER and not error_code:
             self.fetches = {key: offset for key, offset in self.fetches.items() if key not in stopped_now}
-        elif isinstance(frame.request, StartFetcherRequest) and not error_code:
+        elif isinstance(frame.request, wire.StartFetcherRequest) and not error_code:
             entries = [entry for thread in frame.request.threads for entry in thread.partitions]
             starts = {(entry.topic, entry.partition): entry.offset for entry in entries}
             self.fetches = {key: self.fetches.get(key, offset) for key, offset in starts.items()}
@@ -101,10 +87,10 @@ class Consumer:
         *,
         error_code: int = 0,
         consumer_id: str | None = None,
-        offsets: tuple[ConsumedOffset, ...] | None = None,
+        offsets: tuple[wire.ConsumedOffset, ...] | None = None,
     ) -> ev.Event:
-        response = ConsumerResponse(correlation_id, api_key, error_code, consumer_id or self.consumer_id, offsets)
-        return ev.ResponseReceived(self.connection, encode_response(response)[4:])
+        response = wire.ConsumerResponse(correlation_id, api_key, error_code, consumer_id or self.consumer_id, offsets)
+        return ev.ResponseReceived(self.connection, wire.encode_response(response)[4:])
 
     def answer_all(self) -> None:
         """Answer what was not answered so far, and from now on at once."""
@@ -194,7 +180,7 @@ class Driver:
         consumer.offsets.update(offsets or {})
         consumer.fetches.update(fetches or {})
         self.consumers[connection] = consumer
-        request = RegisterConsumerRequest(group, consumer_id, topic_count, auto_commit, reset, timeout, level)
+        request = wire.RegisterConsumerRequest(group, consumer_id, topic_count, auto_commit, reset, timeout, level)
         event = ev.ConsumerRegistered(connection, 7, 2, request, "client", "User:u", "127.0.0.1", LISTENER, unreadable)
         self.do(event)
         return consumer
@@ -319,10 +305,10 @@ class Driver:
 
     def _deliver(self, consumer: Consumer, frame: bytes) -> None:
         if consumer.code is None:
-            response = decode_register_consumer_response(2, frame[8:])
+            response = wire.decode_register_consumer_response(2, frame[8:])
             consumer.code, consumer.generation = response.error_code, response.generation
             return
-        pushed = decode_pushed(frame[4:])
+        pushed = wire.decode_pushed(frame[4:])
         consumer.received.append((self.now, pushed))
         if consumer.answers and consumer.closed is None:
             self._pending.append(consumer.obey(pushed))

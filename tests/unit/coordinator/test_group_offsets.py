@@ -6,8 +6,8 @@ from proxy.coordinator.effects import ReadCommittedOffsets, WriteRecords
 from proxy.coordinator.events import CommittedOffsetsRead
 from proxy.coordinator.offsets import GroupOffsets, OffsetReport
 from proxy.coordinator.records import GenerationRecord, GenerationValue
-from proxy.coordinator.wire import PING, START_FETCHER, STOP_FETCHER
-from tests.unit.coordinator.driver import Consumer, Driver, topic
+from proxy.coordinator.wire import START_FETCHER, STOP_FETCHER
+from tests.unit.coordinator.driver import Consumer, Driver
 
 HOLDS = frozenset({("t", 0), ("t", 1)})
 
@@ -82,31 +82,6 @@ def test_offsets_of_an_earlier_topic_of_that_name_are_forgotten() -> None:
     offsets.write_ended(taken, committed=False)
     assert not offsets.has_uncommitted(), "a transaction with those of a deleted topic would fail for ever"
     assert offsets.report(HOLDS, "t", 0, 6) is OffsetReport.RECREATED
-
-
-def test_a_group_that_begins_anew_reads_again_but_for_what_kafka_does_not_show_yet() -> None:
-    offsets = GroupOffsets()
-    offsets.report(HOLDS, "t", 0, 5)
-    taken = offsets.take_uncommitted()
-    offsets.begin_anew()
-    offsets.loaded({("t", 0): 3})
-    assert offsets.start_at(("t", 0)) == 5, "it is being written"
-    offsets.write_ended(taken, committed=True)
-    offsets.begin_anew()
-    offsets.loaded({("t", 0): 3})
-    assert offsets.start_at(("t", 0)) == 3
-
-    offsets = of_topic()
-    offsets.report(HOLDS, "t", 0, 5)
-    offsets.write_ended(offsets.take_uncommitted(), committed=True)
-    offsets.begin_anew()
-    offsets.loaded({})
-    assert offsets.start_at(("t", 0)) == 5, "the first commit is not shown at once"
-    offsets.loaded({("t", 0): 3})
-    assert offsets.start_at(("t", 0)) == 3, "an operator has reset it"
-    offsets.topic_is("t", None)
-    offsets.loaded({})
-    assert offsets.start_at(("t", 0)) is None
 
 
 @pytest.mark.promise(
@@ -206,24 +181,6 @@ def test_offsets_of_many_groups_are_written_some_at_a_time() -> None:
     assert sum(sizes) == 60
 
 
-def test_a_ping_from_before_startfetcher_says_nothing_of_what_was_started() -> None:
-    driver = Driver()
-    (c1,) = driver.stable("c1")
-    c1.offsets["t", 0] = 9
-    c1.answers = False
-    driver.change_topics(t=topic(2, "id-2"))
-    driver.advance(3000)
-    stop, ping = c1.last(STOP_FETCHER), c1.last(PING)
-    assert ping.correlation_id > stop.correlation_id
-    late = c1.obey(ping)
-    c1.answer(stop)
-    driver.advance(1000)
-    c1.answer(c1.last(START_FETCHER))
-    driver.do(late)
-    driver.advance(20_000)
-    assert driver.count("offsets_total", "accepted") == 0
-
-
 def took_back(before: Driver) -> dict[tuple[str, int], int]:
     """c1 loses its partitions to c2, and is to have two of them again, but does not get that StartFetcher. Return the
     offsets that it had."""
@@ -275,36 +232,6 @@ def test_what_is_older_than_another_ownership_is_not_taken_after_a_takeover() ->
         assert unsure == {"group": "g", "generation": 3, "consumers": 2}
 
 
-def test_an_offset_of_an_earlier_topic_is_not_taken_after_a_takeover() -> None:
-    """The consumer got no StartFetcher since it had the earlier topic of that name; or nobody subscribes to it."""
-    before = Driver()
-    (c1,) = before.stable("c1")
-    had = dict.fromkeys(c1.fetches, 116)
-    c1.offsets = had
-    before.advance(2000)
-    c1.end(by_peer=False)
-    before.advance(10_000)
-    before.change_topics(t=topic(4, "id-2"))
-    before.committed.clear()  # as Kafka does
-    assert before.register("c1", answers=False).code == 0
-    before.advance(1000)
-    after = before.successor()
-    (c1,) = after.stable("c1", offsets=had, fetches=had)
-    assert starts(c1) == dict.fromkeys(had, -2)
-    assert after.committed == {}
-
-    before = Driver()
-    before.stable("c1", group="g")
-    before.register("c2", "*1*.*", group="g2")
-    after = before.successor()
-    after.topics = {"t": topic(4, "id-2"), "u": topic(4)}
-    after.register("c2", "*1*.*", group="g2")
-    had = {("t", 0): 85}
-    after.stable("c1", topic_count='{"u": 1}', offsets=had, fetches=had)
-    after.advance(20_000)
-    assert after.committed == {}
-
-
 def test_what_surely_follows_a_startfetcher_is_taken_after_a_takeover() -> None:
     before = Driver(offset_commit_interval_ms=600_000)
     before.committed = {("t", 0): 1000}
@@ -321,25 +248,6 @@ def test_what_surely_follows_a_startfetcher_is_taken_after_a_takeover() -> None:
 def recorded_state(driver: Driver) -> str:
     record = driver.records["g", "registry"]
     return record.value.state
-
-
-def test_who_is_gone_and_has_not_answered_startfetcher_leaves_the_generation_unsure() -> None:
-    for has_answered in (True, False):
-        driver = Driver()
-        driver.stable("c1")
-        c2 = driver.register("c2", answers=False)
-        driver.advance(1000)
-        assert c2.kinds() == ["start"]
-        assert recorded_state(driver) == "starting"
-        if has_answered:
-            c2.answer_all()
-            assert recorded_state(driver) == "stable"
-        c2.end(by_peer=False)
-        driver.advance(1000)
-        assert driver.groups()[0].state == "stable"
-        assert recorded_state(driver) == ("stable" if has_answered else "starting")
-        driver.advance(10_000)  # others have its partitions
-        assert recorded_state(driver) == "stable", has_answered
 
 
 def test_a_stable_generation_that_could_not_be_written_is_written_again() -> None:

@@ -56,23 +56,6 @@ def test_a_consumer_fails_t_and_n_beats_after_the_last_ping_that_it_answered() -
     assert c1.closed is None, "failures count in a row: one lost ping in ten never kills"
 
 
-def test_late_response_is_counted_and_ignored_but_tells_that_it_lives() -> None:
-    driver = Driver()
-    (c1,) = driver.stable("c1")
-    c1.offsets["t", 0] = 5
-    c1.answers = False
-    driver.advance(6000)
-    late = c1.last(PING)
-    driver.advance(1500)
-    assert driver.count("pings_total", "expired") == 2
-    c1.answers = True
-    c1.answer(late)
-    assert driver.count("pings_total", "late") == 1
-    assert driver.count("offsets_total") == 0
-    driver.advance(20_000)
-    assert c1.closed is None
-
-
 @pytest.mark.promise(
     "consumer-protocol.md", "The coordinator answers a repeated response with a ping at once, twice between two beats."
 )

@@ -2,18 +2,10 @@
 
 import pytest
 
+from proxy.coordinator import wire
 from proxy.coordinator.effects import CloseConsumer, SendFrame, WriteRecords
 from proxy.coordinator.handlers import Handlers
 from proxy.coordinator.records import GenerationRecord, OwnersRecord
-from proxy.coordinator.wire import (
-    LARGEST,
-    PING,
-    SMALLEST,
-    START_FETCHER,
-    STOP_FETCHER,
-    StartFetcherRequest,
-    decode_pushed,
-)
 from tests.unit.coordinator.driver import BROKERS, Consumer, Driver, owned, topic
 
 T4 = [("t", 0), ("t", 1), ("t", 2), ("t", 3)]
@@ -25,8 +17,8 @@ def generations(driver: Driver) -> list[tuple[int, str]]:
     return [(value.generation, value.state) for value in values if value is not None]
 
 
-def started(consumer: Consumer) -> StartFetcherRequest:
-    return consumer.last(START_FETCHER).request
+def started(consumer: Consumer) -> wire.StartFetcherRequest:
+    return consumer.last(wire.START_FETCHER).request
 
 
 def test_start_fetcher_tells_threads_brokers_leaders_and_where_to_start() -> None:
@@ -45,9 +37,9 @@ def test_start_fetcher_tells_threads_brokers_leaders_and_where_to_start() -> Non
     driver = Driver()
     driver.committed["t", 1] = 17
     (c1,) = driver.stable("c1", reset="largest")
-    assert c1.fetches == {("t", 0): LARGEST, ("t", 1): 17, ("t", 2): LARGEST, ("t", 3): LARGEST}
+    assert c1.fetches == {("t", 0): wire.LARGEST, ("t", 1): 17, ("t", 2): wire.LARGEST, ("t", 3): wire.LARGEST}
     (c2,) = driver.stable("c2")
-    assert c2.fetches == {("t", 2): SMALLEST, ("t", 3): SMALLEST}
+    assert c2.fetches == {("t", 2): wire.SMALLEST, ("t", 3): wire.SMALLEST}
 
 
 @pytest.mark.promise(
@@ -63,14 +55,22 @@ def test_stop_all_then_offsets_and_owners_then_start_then_stable() -> None:
     steps = []
     for _, effect in driver.history[first:]:
         if isinstance(effect, SendFrame) and effect.connection in (c1.connection, c2.connection):
-            steps.append(decode_pushed(effect.frame[4:]).api_key)
+            steps.append(wire.decode_pushed(effect.frame[4:]).api_key)
         elif isinstance(effect, WriteRecords):
             steps += [record.value.state for record in effect.records if isinstance(record, GenerationRecord)]
             if effect.offsets:
                 assert effect.offsets == {"g": {("t", 0): 5}}
                 steps.append("offsets")
-    keys = [step for step in steps if step != PING]
-    assert keys == [STOP_FETCHER, STOP_FETCHER, "starting", "offsets", START_FETCHER, START_FETCHER, "stable"]
+    keys = [step for step in steps if step != wire.PING]
+    assert keys == [
+        wire.STOP_FETCHER,
+        wire.STOP_FETCHER,
+        "starting",
+        "offsets",
+        wire.START_FETCHER,
+        wire.START_FETCHER,
+        "stable",
+    ]
 
 
 def test_nobody_starts_before_the_owners_are_committed() -> None:
@@ -107,21 +107,6 @@ def test_a_commit_that_fails_uses_its_number_up_is_no_retry_and_keeps_the_offset
     assert len(tried) > 3
 
 
-def test_no_attempt_begins_before_it_is_known_whether_the_one_before_was_committed() -> None:
-    driver = Driver()
-    (c1,) = driver.stable("c1")
-    c2 = driver.register("c2")
-    driver.writes_hang = True
-    driver.advance(500)
-    c2.end()
-    driver.advance(2000)
-    assert [number for number, state in generations(driver) if state == "starting"] == [1, 2]
-    driver.commit_all()
-    driver.advance(1000)
-    assert [number for number, state in generations(driver) if state == "starting"] == [1, 2, 3]
-    assert c1.partitions() == T4
-
-
 @pytest.mark.promise(
     "config/coordinator.md", "Consumers that join within `rebalance.delay.ms` of each other cause one rebalance."
 )
@@ -133,20 +118,6 @@ def test_joins_of_a_deploy_become_one_rebalance() -> None:
     driver.change_topics(t=topic(6))
     driver.advance(1000)
     assert [one["reason"] for one in driver.logs("rebalance")] == ["joined"], "the first one"
-
-
-def test_trigger_during_an_attempt_is_not_lost() -> None:
-    driver = Driver()
-    (c1,) = driver.stable("c1", answers=False)
-    c1.answer(c1.last(START_FETCHER))
-    driver.register("c2")
-    driver.advance(300)
-    assert c1.kinds()[-1] == "stop"
-    driver.change_topics(t=topic(6))
-    c1.answer_all()
-    driver.advance(1000)
-    assert len(driver.logs("rebalance")) == 3
-    assert len(owned(list(driver.consumers.values()))) == 6
 
 
 def test_member_that_comes_and_goes_is_slowed_down() -> None:
@@ -203,11 +174,11 @@ def test_stop_that_is_not_answered_fails_the_attempt_after_two_thirds() -> None:
     assert driver.groups()[0].state == "stopping"
     driver.advance(1)
     assert driver.groups()[0].state == "backoff"
-    late = c1.last(STOP_FETCHER)
+    late = c1.last(wire.STOP_FETCHER)
     c1.answer(late)
     assert driver.groups()[0].state == "backoff", "a late answer completes no attempt"
     driver.advance(2000)
-    assert c1.last(STOP_FETCHER) != late
+    assert c1.last(wire.STOP_FETCHER) != late
     assert c1.kinds()[-2:] == ["stop", "stop"]
     assert c2.kinds() == ["start", "stop"], "it has stopped, and need not stop again"
 
@@ -233,8 +204,8 @@ def test_retries_are_used_up_after_13_seconds() -> None:
         driver.advance(100)
         for consumer in stuck:
             for _, frame in consumer.received:
-                if frame.api_key == PING and consumer.closed is None:
-                    driver.do(consumer.response(frame.correlation_id, PING))
+                if frame.api_key == wire.PING and consumer.closed is None:
+                    driver.do(consumer.response(frame.correlation_id, wire.PING))
     assert [consumer.closed for consumer in driver.consumers.values()] == ["rebalance_failed"] * 3
     (told,) = driver.logs("ConsumerRebalanceFailedException")
     assert (told["group"], told["retries"]) == ("g", 2)
@@ -243,37 +214,6 @@ def test_retries_are_used_up_after_13_seconds() -> None:
     assert driver.consumers[max(driver.consumers)].partitions() == T4, "the others go on without them"
     driver.advance(40_000)
     assert driver.register("c1").code == 0
-
-
-def test_start_that_is_answered_with_an_error_is_tried_again_and_disturbs_nobody_else() -> None:
-    driver = Driver()
-    c1 = driver.register("c1")
-    c2 = driver.register("c2", answers=False)
-    driver.advance(200)
-    c2.answer(c2.last(START_FETCHER), error_code=1)
-    assert driver.groups()[0].state == "backoff"
-    c2.answers = True
-    driver.advance(3000)
-    assert (c1.kinds(), c2.kinds()) == (["start"], ["start", "start"])
-    assert driver.groups()[0].state == "stable"
-
-
-def test_stop_answered_after_start_was_sent_says_nothing() -> None:
-    """An answer counts for what the member does only if no other order was sent after it."""
-    driver = Driver()
-    (c1,) = driver.stable("c1")
-    c1.answers = False
-    c2 = driver.register("c2")
-    driver.advance(300)
-    stop = c1.last(STOP_FETCHER)
-    c2.end()
-    c3 = driver.register("c3")
-    driver.advance(300)
-    assert c1.last(STOP_FETCHER) == stop, "the first is still waited for"
-    c1.answer(stop)
-    assert c1.kinds()[-1] == "start"
-    driver.do(c1.response(c1.last(START_FETCHER).correlation_id, START_FETCHER))
-    assert c3.partitions() == T4[2:]
 
 
 @pytest.mark.promise(

@@ -4,34 +4,20 @@ from collections import Counter
 
 import pytest
 
-from proxy.coordinator.records import (
-    ClaimRecord,
-    GenerationRecord,
-    GenerationValue,
-    GroupRecord,
-    MemberRecord,
-    MemberValue,
-    OwnersRecord,
-    OwnersValue,
-    UnreadableRecord,
-    decode_record,
-    encode_key,
-    encode_value,
-    partition_of,
-)
+from proxy.coordinator import records
 
-MEMBER = MemberValue('{"t":2}', True, "smallest", 6000, 1, "app", "User:alice", "CLIENT")
+MEMBER = records.MemberValue('{"t":2}', True, "smallest", 6000, 1, "app", "User:alice", "CLIENT")
 
-GOLDEN: list[tuple[bytes, ClaimRecord | GroupRecord, bytes | None]] = [
-    (b"coordinator/7", ClaimRecord(7, 3, 1, "boot"), b'{"version":1,"claim":3,"broker_id":1,"boot_id":"boot"}'),
+GOLDEN: list[tuple[bytes, records.ClaimRecord | records.GroupRecord, bytes | None]] = [
+    (b"coordinator/7", records.ClaimRecord(7, 3, 1, "boot"), b'{"version":1,"claim":3,"broker_id":1,"boot_id":"boot"}'),
     (
         b"g/registry",
-        GenerationRecord("g", GenerationValue(7, "starting", 1)),
+        records.GenerationRecord("g", records.GenerationValue(7, "starting", 1)),
         b'{"version":1,"generation":7,"state":"starting","level":1}',
     ),
     (
         b"g/ids/c1",
-        MemberRecord("g", "c1", MEMBER),
+        records.MemberRecord("g", "c1", MEMBER),
         (
             b'{"version":1,"topic_count":"{\\"t\\":2}","auto_commit":true,"auto_offset_reset":"smallest",'
             b'"session_timeout_ms":6000,"protocol_level":1,"client_id":"app","principal":"User:alice",'
@@ -40,16 +26,16 @@ GOLDEN: list[tuple[bytes, ClaimRecord | GroupRecord, bytes | None]] = [
     ),
     (
         b"g/owners/t",
-        OwnersRecord("g", "t", OwnersValue(7, "AbC", {"c1-0": (0, 1), "c1-1": (2,)})),
+        records.OwnersRecord("g", "t", records.OwnersValue(7, "AbC", {"c1-0": (0, 1), "c1-1": (2,)})),
         b'{"version":1,"generation":7,"topic_id":"AbC","owners":{"c1-0":[0,1],"c1-1":[2]}}',
     ),
-    (b"g/registry", GenerationRecord("g", None), None),
-    (b"g/ids/c1", MemberRecord("g", "c1", None), None),
-    (b"g/owners/t", OwnersRecord("g", "t", None), None),
-    (b"coordinator/registry", GenerationRecord("coordinator", None), None),
-    (b"coordinator/ids/7", MemberRecord("coordinator", "7", None), None),
-    (b"a%2Fb%25%20%C3%A9/ids/..%2F%0A", MemberRecord("a/b% é", "../\n", None), None),
-    (b"/ids/", MemberRecord("", "", None), None),
+    (b"g/registry", records.GenerationRecord("g", None), None),
+    (b"g/ids/c1", records.MemberRecord("g", "c1", None), None),
+    (b"g/owners/t", records.OwnersRecord("g", "t", None), None),
+    (b"coordinator/registry", records.GenerationRecord("coordinator", None), None),
+    (b"coordinator/ids/7", records.MemberRecord("coordinator", "7", None), None),
+    (b"a%2Fb%25%20%C3%A9/ids/..%2F%0A", records.MemberRecord("a/b% é", "../\n", None), None),
+    (b"/ids/", records.MemberRecord("", "", None), None),
 ]
 
 NO_VALUES: list[tuple[bytes, bytes]] = [
@@ -83,19 +69,21 @@ TWO_OWNERS = b'{"version":1,"generation":7,"topic_id":"AbC","owners":{"c1-0":[0,
 def why_unreadable(key: bytes, value: bytes | None) -> str:
     """What is said of a record; empty if it can be read."""
     try:
-        decode_record(key, value)
-    except UnreadableRecord as error:
+        records.decode_record(key, value)
+    except records.UnreadableRecord as error:
         return str(error) if error.key == key else f"key {error.key!r}"
     return ""
 
 
 def test_records_are_these_bytes() -> None:
     for key, record, value in GOLDEN:
-        assert (encode_key(record), encode_value(record)) == (key, value)
-        found = decode_record(key, value)
+        assert (records.encode_key(record), records.encode_value(record)) == (key, value)
+        found = records.decode_record(key, value)
         assert (type(found), found) == (type(record), record)
     later = b'{"later":{"x":[1]},"version":1,"level":2,"state":"stable","generation":1}'
-    assert decode_record(b"g/registry", later) == GenerationRecord("g", GenerationValue(1, "stable", 2))
+    assert records.decode_record(b"g/registry", later) == records.GenerationRecord(
+        "g", records.GenerationValue(1, "stable", 2)
+    )
 
 
 def test_what_is_no_record_is_named() -> None:
@@ -116,9 +104,9 @@ def test_what_is_no_record_is_named() -> None:
 
 @pytest.mark.promise("coordinator.md", "Groups are spread over the partitions by `crc32(group id) mod 12`.")
 def test_a_group_belongs_to_the_crc32_of_its_id() -> None:
-    assert partition_of("123456789", 12) == 0xCBF43926 % 12
-    assert partition_of("é", 12) == 0x0E048D3E % 12
-    held = Counter(partition_of(f"group-{number}", 12) for number in range(300))
+    assert records.partition_of("123456789", 12) == 0xCBF43926 % 12
+    assert records.partition_of("é", 12) == 0x0E048D3E % 12
+    held = Counter(records.partition_of(f"group-{number}", 12) for number in range(300))
     assert len(held) == 12
     by_sidecar = Counter(partition % 3 for partition in held.elements())
     assert all(60 <= count <= 140 for count in by_sidecar.values()), "three sidecars hold four partitions each"

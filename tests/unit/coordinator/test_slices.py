@@ -10,9 +10,9 @@ from proxy.coordinator import events as ev
 from proxy.coordinator.attempt_preparation import AttemptPreparation
 from proxy.coordinator.codes import RegistrationCode
 from proxy.coordinator.effects import SendFrame, WriteRecords
-from proxy.coordinator.steps import PART, SEND_UNITS, SLICE, sort
-from proxy.coordinator.wire import PING, ConsumedOffset, RegisterConsumerRequest
-from tests.unit.coordinator.driver import GROUP, Consumer, Driver, T, finish, owned, topic
+from proxy.coordinator.steps import PART, SLICE, sort
+from proxy.coordinator.wire import PING, RegisterConsumerRequest
+from tests.unit.coordinator.driver import GROUP, Consumer, Driver, finish, owned, topic
 
 ALL = [("t", number) for number in range(6)]
 
@@ -66,41 +66,6 @@ def test_steps_of_thousands_of_threads_are_small() -> None:
     assert finish(sorting) == list(range(2 * PART)), "what is sorted may change meanwhile"
 
 
-def test_many_members_are_sent_to_in_slices() -> None:
-    driver = Driver()
-    driver.topics["t"] = topic(1000)
-    for number in range(450):
-        driver.register(f"c{number}", answers=False)
-    for at, most in ((200, SLICE / SEND_UNITS), (T // 3, SLICE)):  # StartFetcher, and a ping
-        driver.advance(at - 1 - driver.now)
-        driver.now += 1
-        sizes: list[int] = []
-        while driver.machine.due() == driver.now or driver._pending:
-            event = driver._pending.pop(0) if driver._pending else None
-            effects = driver.machine.handle(event, driver.now)
-            for effect in effects:
-                driver._perform(effect)
-            sizes.append(sum(isinstance(effect, SendFrame) for effect in effects))
-        assert max(sizes) <= most, at
-        assert sum(sizes) == 450, at
-
-
-def test_a_topic_concerns_many_groups() -> None:
-    """All of them are rebalanced, but for one that is gone meanwhile, and another snapshot loses none."""
-    driver = Driver(units=1, partition_count=1)
-    driver.topics["t"] = topic(1)
-    consumers = [driver.register("c", group=f"g{number}") for number in range(6)]
-    driver.advance(3000)
-    for partitions in (2, 3):
-        driver.topics["t"] = topic(partitions)
-        step(driver, driver._snapshot())
-    assert [group.reason for group in driver.machine.state.groups.values()].count(None) > 3
-    consumers.pop().end()
-    driver.advance(3000)
-    for consumer in consumers:
-        assert owned([consumer]) == [("t", 0), ("t", 1), ("t", 2)]
-
-
 def preparing(level: int = 2) -> tuple[Driver, list[Consumer]]:
     """Two consumers, and a third whose attempt has just begun to be prepared, a unit at a time."""
     driver = Driver(units=1, level=level)
@@ -144,19 +109,6 @@ def test_what_happens_meanwhile_is_part_of_the_result() -> None:
             assert owned(living) == [("t", number) for number in range(9 if change == "grow" else 6)], (change, level)
             assert all(consumer.fetches for consumer in living), (change, level)
             assert driver.machine.due() != driver.now
-
-
-def test_an_attempt_that_became_ready_while_mute_waits() -> None:
-    driver, consumers = preparing()
-    driver.writes_hang = True
-    driver.now += 6000
-    driver.do(None)
-    assert driver.partitions()[0].state == "mute"
-    assert consumers[2].kinds() == []
-    driver.writes_hang = False
-    driver.commit(driver.hung[-1])
-    driver.advance(2000)
-    assert owned(consumers) == ALL
 
 
 MEMBERS = ("c1", "c2", "c3")
@@ -207,17 +159,6 @@ def test_who_registers_meanwhile_is_answered_later() -> None:
     after.advance(1000)
     assert owned(back) == ALL
     assert [one.kinds() for one in back] == [["start"]] * 3, "nobody stops"
-
-
-def test_a_partition_that_is_lost_while_it_is_opened_leaves_nothing() -> None:
-    before, _ = stable()
-    for slices in range(8):
-        after = opening(before)
-        for _ in range(slices):
-            step(after, None)
-        after.do(ev.PartitionLost(after.partition, "fenced"))
-        assert is_forgotten(after)
-        assert after.groups() == []
 
 
 def leave(driver: Driver, consumers: list[Consumer]) -> None:
@@ -294,83 +235,3 @@ def test_a_partition_that_comes_back_while_it_is_dropped_is_opened_after() -> No
         back = driver.back(*consumers)
         driver.advance(1000)
         assert owned(back) == ALL, slices
-
-
-def test_a_group_with_an_ordinary_member_is_closed_whatever_happens_meanwhile() -> None:
-    for change, slices in itertools.product(EVENTS, (0, 1, 2)):
-        driver, consumers = stable()
-        orders = [one.kinds() for one in consumers]
-        driver.ordinary = True
-        step(driver, ev.OrdinaryMembersFound(GROUP, True))
-        for _ in range(slices):
-            step(driver, None)
-        change(driver, consumers)
-        driver.do(None)
-        driver.advance(1000)
-        case = (change.__name__, slices)
-        assert all(one.closed is not None for one in consumers), case
-        assert [one.kinds() for one in consumers] == orders, f"no attempt is made: {case}"
-        assert driver.groups()[0].state == "empty", case
-
-
-def test_offsets_that_come_while_a_group_with_an_ordinary_member_is_closed_are_not_committed() -> None:
-    driver, consumers = stable()
-    late = consumers[-1]
-    late.answers = False
-    driver.advance(2500)
-    step(driver, ev.OrdinaryMembersFound(GROUP, True))
-    assert late.closed is None, "not yet"
-    reported = tuple(ConsumedOffset(topic, 1, partition, 13) for topic, partition in late.fetches)
-    step(driver, late.response(late.last(PING).correlation_id, PING, offsets=reported))
-    driver.advance(30_000)
-    assert late.closed == "group_has_members"
-    assert driver.committed == {}
-
-
-def failed() -> tuple[Driver, list[Consumer]]:
-    """A group whose rebalance fails for good, since one of its members answers no StopFetcher."""
-    driver = Driver(units=1, max_rebalance_retries=0)
-    driver.topics["t"] = topic(6)
-    consumers = driver.stable(*MEMBERS)
-    consumers[0].answers = False
-    driver.register("c4")
-    driver.now += 200
-    while not driver.logs("ConsumerRebalanceFailedException"):
-        step(driver, driver._pending.pop(0) if driver._pending else None)
-        if not driver._pending and (due := driver.machine.due()) is not None:
-            driver.now = max(driver.now, due)
-    return driver, consumers
-
-
-def test_who_registers_while_a_group_is_closed_is_a_member_after() -> None:
-    driver, consumers = failed()
-    assert any(one.closed is None for one in consumers)
-    register(driver, consumers)
-    driver.consumers[100].closed = "refused"
-    driver.do(None)
-    assert [one.closed for one in consumers] == ["rebalance_failed"] * 3
-    assert driver.register("c1").code == RegistrationCode.REBALANCE_FAILED
-    driver.advance(20_000)
-    others = [driver.register("c2"), driver.register("c3")]
-    driver.advance(2000)
-    assert owned(others) == ALL
-
-
-def test_nobody_fails_while_a_partition_begins_to_speak_again() -> None:
-    driver, consumers = stable()
-    for one in consumers:
-        one.answers = False
-    driver.advance(7000)
-    driver.writes_hang = True
-    driver.now += 6000
-    driver.do(None)
-    assert driver.partitions()[0].state == "mute"
-    write = driver.hung.pop()
-    step(driver, ev.WriteCommitted(write.partition, -1, driver.now))
-    driver.writes_hang = False
-    step(driver, None)
-    for one in consumers:
-        one.answers = True
-    driver.do(None)
-    driver.advance(3000)
-    assert [one.closed for one in consumers] == [None] * 3

@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from proxy.coordinator import lease
 from proxy.coordinator.assignment import range_assign, sticky_assign
-from proxy.coordinator.assignment_plan import TopicOwners, shares_of
-from proxy.coordinator.events import TopicFactsOfGroups
 from proxy.coordinator.states import GROUPS, MEMBERS, PARTITIONS, ImpossibleTransitionError, next_state
 from proxy.coordinator.timers import Timers
 from tests.unit.coordinator.driver import finish
@@ -181,23 +179,3 @@ def test_assignments_by_example() -> None:
     assert finish(range_assign(*given)) == expected
     for case, (owners, partitions, threads, expected) in STICKY.items():
         assert finish(sticky_assign(owners, partitions, threads)) == expected, case
-
-
-def test_partitions_move_on_through_topics_that_threads_share() -> None:
-    """From a to b by topic t, and from b to c by topic u, until those that share a topic are about equal."""
-    owners = {"t": {"a": tuple(range(6))}, "u": {"b": (0, 1, 2)}}
-    by_topic = {"t": ["a", "b"], "u": ["b", "c"]}
-    found = finish(sticky_assign(owners, {"t": range(6), "u": range(3)}, by_topic))
-    sizes = {thread: sum(len(shares.get(thread, ())) for shares in found.values()) for thread in "abc"}
-    assert sizes == {"a": 4, "b": 3, "c": 2}
-
-
-def test_neither_shares_nor_topics_depend_on_the_order_in_which_owners_became_known() -> None:
-    facts = {name: TopicFactsOfGroups(name, (1, 1)) for name in ("t1", "t2", "t3")}
-    owners = {name: TopicOwners(name, {"c-0": (0, 1)}) for name in facts}
-    backwards = dict(reversed(owners.items()))
-    shares = finish(shares_of(backwards, facts, ()))
-    assert shares == finish(shares_of(owners, facts, ())), "else a consumer is started for nothing"
-    names = [f"topic-{number:02}" for number in range(50)]
-    assigned = finish(sticky_assign({}, dict.fromkeys(reversed(names), (0,)), dict.fromkeys(reversed(names), ("c-0",))))
-    assert list(assigned) == names

@@ -5,11 +5,10 @@ import json
 import pytest
 
 from proxy.coordinator.effects import WatchTopics
-from proxy.coordinator.events import PartitionAssigned, TopicsChanged
-from proxy.coordinator.records import partition_of
+from proxy.coordinator.events import TopicsChanged
 from proxy.coordinator.subscription import MAX_PATTERN, TopicCount, parse_topic_count
 from proxy.coordinator.topics import TopicIndex
-from proxy.coordinator.wire import SMALLEST, RegistrationRefused
+from proxy.coordinator.wire import RegistrationRefused
 from tests.unit.coordinator.driver import Driver, topic
 
 
@@ -83,30 +82,6 @@ def test_index() -> None:
     assert index.changed(TopicsChanged(2, {})) == {"a": {"g"}}
 
 
-def test_very_many_names_are_not_watched_one_by_one_and_members_share_what_they_subscribe_to() -> None:
-    index = TopicIndex()
-    many = parse_topic_count(json.dumps({f"t{number}": 1 for number in range(1000)}))
-    index.subscribe("g", "many", many)
-    assert index.take_watch() == WatchTopics(0, frozenset(many.named), False)
-    index.subscribe("h", "one more", parse_topic_count('{"u": 1}'))
-    assert index.take_watch() == WatchTopics(1, frozenset(), True)
-    index.unsubscribe("g", "many")
-    assert index.take_watch() == WatchTopics(2, frozenset({"u"}), False)
-
-    index = TopicIndex()
-    first, same = (parse_topic_count('{"a": 1, "b": 1}') for _ in range(2))
-    index.subscribe("g", "a b", first)
-    assert index.shared("g", "a b", same)[1] is first
-    assert index.shared("h", "a b", same)[1] is same
-    index.subscribe("g", "a b", first)
-    index.subscribe("h", "a b", same)
-    names = [index.names]
-    for _ in range(2):
-        index.unsubscribe("g", "a b")
-        names.append(index.names)
-    assert names == [4, 4, 2]
-
-
 def test_offsets_outlive_the_moment_in_which_nobody_subscribes() -> None:
     """The last member goes, and the next one registers before the answer that nothing is watched."""
     driver = Driver()
@@ -121,21 +96,6 @@ def test_offsets_outlive_the_moment_in_which_nobody_subscribes() -> None:
     driver.do(TopicsChanged(watch, driver.topics))
     driver.advance(10_000)
     assert c2.fetches["t", 0] == 42
-
-
-def test_a_topic_that_was_recreated_before_a_takeover_is_told_apart_where_it_is_watched_already() -> None:
-    before = Driver(partition_count=2)
-    (c1,) = before.stable("c1")
-    driver = Driver(hold=False, partition_count=2)
-    driver.topics = {"t": topic(4, "id-2")}
-    driver.do(PartitionAssigned(1 - before.partition, is_empty=False))
-    driver.stable("o1", group=next(name for name in "hijk" if partition_of(name, 2) != before.partition))
-    driver.records = dict(before.records)
-    driver.do(PartitionAssigned(before.partition, is_empty=False))
-    again = driver.register("c1", fetches=c1.fetches, offsets={("t", 0): 77})
-    driver.advance(1000)
-    assert again.fetches["t", 0] == SMALLEST
-    assert driver.count("offsets_total", "accepted") == 0
 
 
 EXISTING = ["whitetopic", "whitetopic.2", "a.whitetopic", "blacktopic", "__consumer_offsets", "_whitetopic"]

@@ -9,36 +9,19 @@ from typing import Any
 import pytest
 
 from proxy.coordinator import wire
-from proxy.coordinator.wire import (
-    AssignedThread,
-    ClusterMetadataRequest,
-    ClusterMetadataResponse,
-    ConsumedOffset,
-    ConsumerResponse,
-    EndpointEntry,
-    PingRequest,
-    PushedFrame,
-    RegisterConsumerRequest,
-    RegisterConsumerResponse,
-    RegistrationRefused,
-    StartFetcherRequest,
-    StopFetcherRequest,
-    request_frame,
-    response_frame,
-)
 from proxy.errors import MalformedBody, PeerError
 
-BROKER = EndpointEntry(1, "h", 9092)
-REGISTRATION = RegisterConsumerRequest("g", "c1", '{"t":2}', True, "smallest", 6000)
+BROKER = wire.EndpointEntry(1, "h", 9092)
+REGISTRATION = wire.RegisterConsumerRequest("g", "c1", '{"t":2}', True, "smallest", 6000)
 
 CLUSTER_METADATA_REQUESTS = [
-    (0, ClusterMetadataRequest(None), "0000000b7531000000000002000163"),
-    (1, ClusterMetadataRequest("g"), "0000000e7531000100000002000163000167"),
+    (0, wire.ClusterMetadataRequest(None), "0000000b7531000000000002000163"),
+    (1, wire.ClusterMetadataRequest("g"), "0000000e7531000100000002000163000167"),
 ]
 
 CLUSTER_METADATA_RESPONSES = [
-    (ClusterMetadataResponse(0, 1, (BROKER,)), "000000170000000200000000000100010000000100016800002384"),
-    (ClusterMetadataResponse(15, -1, ()), "0000000c00000002000fffffffff0000"),
+    (wire.ClusterMetadataResponse(0, 1, (BROKER,)), "000000170000000200000000000100010000000100016800002384"),
+    (wire.ClusterMetadataResponse(15, -1, ()), "0000000c00000002000fffffffff0000"),
 ]
 
 REGISTER_CONSUMER_REQUESTS = [
@@ -51,32 +34,32 @@ REGISTER_CONSUMER_REQUESTS = [
 ]
 
 REGISTER_CONSUMER_RESPONSES = [
-    (0, RegisterConsumerResponse(26), "0000000600000003001a"),
-    (1, RegisterConsumerResponse(0, 1, 7), "0000000e0000000300000000000100000007"),
-    (2, RegisterConsumerResponse(0, 1, 7), "0000000e0000000300000000000100000007"),
+    (0, wire.RegisterConsumerResponse(26), "0000000600000003001a"),
+    (1, wire.RegisterConsumerResponse(0, 1, 7), "0000000e0000000300000000000100000007"),
+    (2, wire.RegisterConsumerResponse(0, 1, 7), "0000000e0000000300000000000100000007"),
 ]
 
-START = StartFetcherRequest("c1", (AssignedThread("c1-0", (ConsumedOffset("t", 1, 0, 42),)),), (BROKER,))
+START = wire.StartFetcherRequest("c1", (wire.AssignedThread("c1-0", (wire.ConsumedOffset("t", 1, 0, 42),)),), (BROKER,))
 
-PUSHED: list[tuple[Callable[[], bytes], PushedFrame, str]] = [
+PUSHED: list[tuple[Callable[[], bytes], wire.PushedFrame, str]] = [
     (
-        lambda: wire.encode_ping(1, PingRequest("c1", 0)),
-        PushedFrame(wire.PING, 0, 1, PingRequest("c1", 0)),
+        lambda: wire.encode_ping(1, wire.PingRequest("c1", 0)),
+        wire.PushedFrame(wire.PING, 0, 1, wire.PingRequest("c1", 0)),
         "00000012753a000000000001ffff0002633100000000",
     ),
     (
-        lambda: wire.encode_stop_fetcher(2, StopFetcherRequest("c1")),
-        PushedFrame(wire.STOP_FETCHER, 0, 2, StopFetcherRequest("c1")),
+        lambda: wire.encode_stop_fetcher(2, wire.StopFetcherRequest("c1")),
+        wire.PushedFrame(wire.STOP_FETCHER, 0, 2, wire.StopFetcherRequest("c1")),
         "0000000e753b000000000002ffff00026331",
     ),
     (
-        lambda: wire.encode_stop_fetcher(2, StopFetcherRequest("c1", (("t", 0),)), {("t", 0): 1}),
-        PushedFrame(wire.STOP_FETCHER, 1, 2, StopFetcherRequest("c1", (("t", 0),))),
+        lambda: wire.encode_stop_fetcher(2, wire.StopFetcherRequest("c1", (("t", 0),)), {("t", 0): 1}),
+        wire.PushedFrame(wire.STOP_FETCHER, 1, 2, wire.StopFetcherRequest("c1", (("t", 0),))),
         "0000001a753b000100000002ffff00026331000000010001740003312d30",
     ),
     (
         lambda: wire.encode_start_fetcher(3, START),
-        PushedFrame(wire.START_FETCHER, 0, 3, START),
+        wire.PushedFrame(wire.START_FETCHER, 0, 3, START),
         (
             "00000035753c000000000003ffff000263310001000463312d3000010001740003312d30000000000000002a"
             "00010000000100016800002384"
@@ -86,12 +69,12 @@ PUSHED: list[tuple[Callable[[], bytes], PushedFrame, str]] = [
 
 RESPONSES = [
     (
-        ConsumerResponse(1, wire.PING, 0, "c1", (ConsumedOffset("t", 1, 0, 42),)),
+        wire.ConsumerResponse(1, wire.PING, 0, "c1", (wire.ConsumedOffset("t", 1, 0, 42),)),
         "0000001e00000001753a00000002633100010001740003312d30000000000000002a",
     ),
-    (ConsumerResponse(1, wire.PING, 0, "c1"), "0000000c00000001753a000000026331"),
-    (ConsumerResponse(2, wire.STOP_FETCHER, 0, "c1", ()), "0000000e00000002753b0000000263310000"),
-    (ConsumerResponse(3, wire.START_FETCHER, 0, "c1"), "0000000c00000003753c000000026331"),
+    (wire.ConsumerResponse(1, wire.PING, 0, "c1"), "0000000c00000001753a000000026331"),
+    (wire.ConsumerResponse(2, wire.STOP_FETCHER, 0, "c1", ()), "0000000e00000002753b0000000263310000"),
+    (wire.ConsumerResponse(3, wire.START_FETCHER, 0, "c1"), "0000000c00000003753c000000026331"),
 ]
 
 
@@ -129,20 +112,20 @@ def unread(kind: type[Exception], read: Callable[..., object], *arguments: objec
 def test_what_consumers_ask_is_these_bytes() -> None:
     for version, asked, golden in CLUSTER_METADATA_REQUESTS:
         body = wire.encode_cluster_metadata_request(version, asked)
-        assert request_frame(wire.CLUSTER_METADATA, version, 2, "c", body).hex() == golden
+        assert wire.request_frame(wire.CLUSTER_METADATA, version, 2, "c", body).hex() == golden
         assert wire.decode_cluster_metadata_request(version, body_of(golden)) == asked
-    three = tuple(EndpointEntry(number, f"kafka-{number}.example", 9092) for number in range(3))
-    for answer, golden in (*CLUSTER_METADATA_RESPONSES, (ClusterMetadataResponse(0, 2, three), "")):
+    three = tuple(wire.EndpointEntry(number, f"kafka-{number}.example", 9092) for number in range(3))
+    for answer, golden in (*CLUSTER_METADATA_RESPONSES, (wire.ClusterMetadataResponse(0, 2, three), "")):
         body = wire.encode_cluster_metadata_response(answer)
-        assert not golden or response_frame(2, body).hex() == golden
+        assert not golden or wire.response_frame(2, body).hex() == golden
         assert wire.decode_cluster_metadata_response(body) == answer
     for version, registration, golden in REGISTER_CONSUMER_REQUESTS:
         body = wire.encode_register_consumer_request(version, registration)
-        assert request_frame(wire.REGISTER_CONSUMER, version, 3, "c", body).hex() == golden
+        assert wire.request_frame(wire.REGISTER_CONSUMER, version, 3, "c", body).hex() == golden
         assert wire.decode_register_consumer_request(version, body_of(golden)) == registration
     for version, registered, golden in REGISTER_CONSUMER_RESPONSES:
         body = wire.encode_register_consumer_response(version, registered)
-        assert response_frame(3, body).hex() == golden
+        assert wire.response_frame(3, body).hex() == golden
         assert wire.decode_register_consumer_response(version, body) == registered
     body = wire.encode_register_consumer_request(1, REGISTRATION._replace(auto_commit=False))
     at = len(body) - len("smallest") - 7
@@ -157,7 +140,7 @@ def test_what_consumers_ask_is_these_bytes() -> None:
 def test_what_consumers_ask_in_other_ways_cannot_be_read() -> None:
     for version in (0, 1, 2):
         body = wire.encode_register_consumer_request(version, REGISTRATION)
-        with pytest.raises(RegistrationRefused, match="2 bytes after the request") as error:
+        with pytest.raises(wire.RegistrationRefused, match="2 bytes after the request") as error:
             wire.decode_register_consumer_request(version, body + b"\0\0")
         assert error.value.code == 42
         for length in range(len(body)):
@@ -166,7 +149,7 @@ def test_what_consumers_ask_in_other_ways_cannot_be_read() -> None:
     response = wire.encode_cluster_metadata_response(CLUSTER_METADATA_RESPONSES[0][0])
     for length in range(len(response)):
         assert unread(MalformedBody, wire.decode_cluster_metadata_response, response[:length]), length
-    request = wire.encode_cluster_metadata_request(1, ClusterMetadataRequest("g"))
+    request = wire.encode_cluster_metadata_request(1, wire.ClusterMetadataRequest("g"))
     for version, wrong in (
         *((1, one) for one in (b"", request[:-1], request + b"\0", b"\xff\xff", b"\0\1\xff")),
         (0, request),
@@ -190,27 +173,30 @@ def test_what_a_coordinator_pushes_and_its_answers_are_these_bytes() -> None:
         without_offsets = len(wire.encode_response(response._replace(offsets=None))) - 4
         for wrong in (*(frame[:length] for length in set(range(len(frame))) - {without_offsets}), frame + b"\0"):
             assert "consumer_malformed" in unread(PeerError, wire.decode_response, wrong), (golden, wrong)
-    offsets = tuple(ConsumedOffset(topic, -1, 7, 2**62) for topic in ("t", "ü", "t"))
-    response = ConsumerResponse(2**31 - 1, wire.STOP_FETCHER, 1, "c1", offsets)
+    offsets = tuple(wire.ConsumedOffset(topic, -1, 7, 2**62) for topic in ("t", "ü", "t"))
+    response = wire.ConsumerResponse(2**31 - 1, wire.STOP_FETCHER, 1, "c1", offsets)
     assert wire.decode_response(without_size(wire.encode_response(response))) == response
-    of_thread = tuple(ConsumedOffset("t", leader, 1, -2) for leader in (-1, 2**31 - 1))
-    threads = tuple(AssignedThread(f"a-b-{number}", of_thread) for number in range(2))
-    for request in (StartFetcherRequest("a-b", threads, (BROKER, BROKER)), StartFetcherRequest("a-b", (), ())):
+    of_thread = tuple(wire.ConsumedOffset("t", leader, 1, -2) for leader in (-1, 2**31 - 1))
+    threads = tuple(wire.AssignedThread(f"a-b-{number}", of_thread) for number in range(2))
+    for request in (
+        wire.StartFetcherRequest("a-b", threads, (BROKER, BROKER)),
+        wire.StartFetcherRequest("a-b", (), ()),
+    ):
         found = wire.decode_pushed(without_size(wire.encode_start_fetcher(9, request)))
-        assert found == PushedFrame(wire.START_FETCHER, 0, 9, request)
+        assert found == wire.PushedFrame(wire.START_FETCHER, 0, 9, request)
     all_of_them = struct.pack(">hhihh", wire.STOP_FETCHER, 1, 1, -1, 2) + b"c1" + struct.pack(">i", -1)
-    assert wire.decode_pushed(all_of_them).request == StopFetcherRequest("c1", None)
+    assert wire.decode_pushed(all_of_them).request == wire.StopFetcherRequest("c1", None)
 
 
 @pytest.mark.promise("consumer-protocol.md", "With another `private.api.key.base` all api keys move with it.")
 def test_the_configured_base_moves_the_keys_on_the_wire_alone() -> None:
-    ping = PingRequest("c1", 1)
+    ping = wire.PingRequest("c1", 1)
     frame = without_size(wire.encode_ping(5, ping, base=20_000))
     assert frame[:2] == struct.pack(">h", 20_010)
-    assert wire.decode_pushed(frame, base=20_000) == PushedFrame(wire.PING, 0, 5, ping)
+    assert wire.decode_pushed(frame, base=20_000) == wire.PushedFrame(wire.PING, 0, 5, ping)
     with pytest.raises(MalformedBody):
         wire.decode_pushed(frame)
-    response = ConsumerResponse(5, wire.START_FETCHER, 0, "c1")
+    response = wire.ConsumerResponse(5, wire.START_FETCHER, 0, "c1")
     frame = without_size(wire.encode_response(response, base=20_000))
     assert frame[4:6] == struct.pack(">h", 20_012)
     assert wire.decode_response(frame, base=20_000) == response
@@ -229,16 +215,16 @@ def test_a_partition_follows_the_last_hyphen() -> None:
         ("7", -1, 7),
         ("99999999999-7", -1, 7),
     ):
-        assert wire.decode_response(frame(text)).offsets == (ConsumedOffset("t", leader, partition, 5),), text
+        assert wire.decode_response(frame(text)).offsets == (wire.ConsumedOffset("t", leader, partition, 5),), text
     for text in ("", "1-", "1-x", "1-2147483648", "1-١", "1-0000000000001", "1- 1"):
         assert "consumer_malformed" in unread(PeerError, wire.decode_response, frame(text)), text
 
 
 def test_what_neither_side_sends_cannot_be_read() -> None:
     for response in (
-        ConsumerResponse(1, wire.PING, 0, "c1", (ConsumedOffset("t", 1, 0, -3),)),
-        ConsumerResponse(1, wire.START_FETCHER, 0, "c1", ()),
-        ConsumerResponse(1, wire.REGISTER_CONSUMER, 0, "c1"),
+        wire.ConsumerResponse(1, wire.PING, 0, "c1", (wire.ConsumedOffset("t", 1, 0, -3),)),
+        wire.ConsumerResponse(1, wire.START_FETCHER, 0, "c1", ()),
+        wire.ConsumerResponse(1, wire.REGISTER_CONSUMER, 0, "c1"),
     ):
         with pytest.raises(PeerError) as error:
             wire.decode_response(without_size(wire.encode_response(response)))
@@ -253,16 +239,16 @@ def test_what_neither_side_sends_cannot_be_read() -> None:
 
 def test_what_is_too_long_for_its_field_is_not_encoded() -> None:
     encoders: dict[type, Callable[..., bytes]] = {
-        PingRequest: wire.encode_ping,
-        StopFetcherRequest: wire.encode_stop_fetcher,
-        StartFetcherRequest: wire.encode_start_fetcher,
+        wire.PingRequest: wire.encode_ping,
+        wire.StopFetcherRequest: wire.encode_stop_fetcher,
+        wire.StartFetcherRequest: wire.encode_start_fetcher,
     }
     for request in (
-        PingRequest("c" * 32_768, 0),
-        StopFetcherRequest("c", (("t", 0),) * 32_768),
-        StartFetcherRequest("c", (AssignedThread("c-0", (ConsumedOffset("t", 1, 0, 0),) * 32_768),), ()),
-        StartFetcherRequest("c", (AssignedThread("c-0", ()),) * 32_768, ()),
-        StartFetcherRequest("c", (), (BROKER,) * 32_768),
+        wire.PingRequest("c" * 32_768, 0),
+        wire.StopFetcherRequest("c", (("t", 0),) * 32_768),
+        wire.StartFetcherRequest("c", (wire.AssignedThread("c-0", (wire.ConsumedOffset("t", 1, 0, 0),) * 32_768),), ()),
+        wire.StartFetcherRequest("c", (wire.AssignedThread("c-0", ()),) * 32_768, ()),
+        wire.StartFetcherRequest("c", (), (BROKER,) * 32_768),
     ):
         said = unread(ValueError, encoders[type(request)], 1, request)
         assert "allowed: 32767" in said, type(request)

@@ -9,11 +9,10 @@ import pytest
 from proxy.core.interceptor import Request
 from proxy.core.observation_interest import WANT_EXCHANGE, WANT_FACTS
 from proxy.core.protected_topics import MAX_CHECKED_ITEMS, ProtectedTopics
-from proxy.core.session import ANSWER_COST, TURN
 from proxy.errors import PeerError
 from proxy.interceptors.topic_protection import MAX_HELD_ADMIN_REQUEST, TopicProtection
 from tests.cases import each
-from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, request, response, sized
+from tests.frames import METADATA, batch, produce, request, response, sized
 from tests.unit.core.test_session_interception import Bench
 
 REGISTRY = b"__brokerside_registry"
@@ -78,24 +77,6 @@ def test_what_a_broker_reads_otherwise_or_not_at_all_does_not_pass(topics: bytes
     assert site.to_broker == b""
 
 
-@each("topic", ["__brokerside_registry", "brokerside-audit", "audit"])
-def test_nothing_is_forwarded_before_the_first_topic_is_known(topic: str) -> None:
-    site = Site()
-    frame = produce(1, 1, batch(1), topic=topic)
-    first = frame.index(topic.encode()) + len(topic)
-    for at in range(first):
-        assert site.ask(frame[at : at + 1]) == b""
-    assert site.ask(frame[first:]) == b""
-    assert site.to_client[4:8] == b"\0\0\0\1"
-    assert site.to_client.count(struct.pack(">h", 29)) == 1
-    (exchange,) = site.exchanges
-    assert (exchange.synthesized, exchange.error_code) == (True, 29)
-    assert (exchange.outcome, exchange.decode) == ("answered", "full")
-    assert [one.error_code for one in exchange.response.partitions] == [29]
-    assert site.counters.intercepted == {(0, "denied"): 1}
-    assert site.ends is None
-
-
 def test_a_topic_after_forwarded_bytes_ends_the_connection_in_its_turn(site: Site) -> None:
     name = REGISTRY
     frame = flexible(b"\3" + named(b"t", b"\2\0\0\0\0" + b"\x65" + b"v" * 100 + b"\0") + named(name))
@@ -130,15 +111,6 @@ def test_a_first_topic_that_comes_byte_by_byte_is_not_looked_for_with_each_of_th
     assert site.ask(frame[cut:]) == frame
 
 
-def test_refused_requests_are_taken_in_turns_like_all_others(site: Site) -> None:
-    frame, of_a_turn = produce(1, 1, batch(1), topic="brokerside-audit"), TURN // ANSWER_COST
-    assert site.ask(frame * (of_a_turn + 5)) == b""
-    assert len(site.refused) == of_a_turn
-    assert site.ask(site.session.rest) == b""
-    assert (len(site.refused), site.session.rest, site.ends) == (of_a_turn + 5, b"", None)
-    assert site.to_client.count(b"brokerside-audit") == of_a_turn + 5
-
-
 @pytest.mark.promise(
     "protected-topics.md", "A Produce with more than 1,000 partitions and a protected topic ends the connection."
 )
@@ -157,23 +129,6 @@ def test_more_partitions_than_are_answered_end_the_connection(site: Site) -> Non
 def test_a_version_that_is_not_known_does_not_pass(key: int, version: int) -> None:
     site = Site()
     assert site.ask(request(key, version, 1, bytes(20))) == b""
-    assert site.ends == "unsupported_request"
-
-
-def test_a_version_that_is_not_known_does_not_pass_as_a_token(site: Site) -> None:
-    handshake = request(SASL_HANDSHAKE, 0, 1, struct.pack(">h", 5) + b"PLAIN")
-    tokens = [
-        b"\0alice\0secret",
-        b"\0!\0!secret",
-        b"n,,n=alice,r=x",
-        bytes([0x60, 0x82]) * 9,
-        b"\0\0\0\x63" + bytes(20),
-    ]
-    assert site.ask(handshake) == handshake
-    for token in map(sized, tokens):
-        assert site.ask(token) == token
-    assert site.ask(request(0, 14, 2, bytes(20))) == b""
-    site.answer(response(1, b"\0" * 6))
     assert site.ends == "unsupported_request"
 
 

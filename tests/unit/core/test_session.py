@@ -1,6 +1,5 @@
 """The session's promises: every response finds its request, bodies never hold back bytes, bad frames are refused."""
 
-import random
 import struct
 import time
 from statistics import median
@@ -85,42 +84,6 @@ def test_a_client_id_that_does_not_fit_its_frame_is_refused(length: int) -> None
 FETCH = 1
 TAGS = b"\xe8\xfb\x03" + b"\1\0" * 65_000
 """65,000 empty tagged fields of a header, which takes 130 KB with them."""
-
-
-def _tagged(*sizes: int) -> bytes:
-    """As many tagged fields, of these sizes."""
-    fields = [b"\5" + uvarint(size) + bytes([255] * size) for size in sizes]
-    return uvarint(len(sizes)) + b"".join(fields)
-
-
-HEADERS = {
-    "nothing": b"\xff\xff" + _tagged() + uvarint(0),
-    "client id": struct.pack(">h", 32_000) + b"c" * 32_000 + _tagged() + uvarint(0),
-    "one field": b"\xff\xff" + _tagged(60_000) + uvarint(0),
-    "many fields": b"\xff\xff" + TAGS + uvarint(0),
-    "fields": b"\xff\xff" + _tagged(*[130] * 400, 0, 0, 20_000, 1) + uvarint(0),
-    "transactional id": b"\xff\xff" + _tagged(0, 3) + uvarint(30_001) + b"t" * 30_000,
-    "all": struct.pack(">h", 300) + b"c" * 300 + _tagged(*range(200)) + uvarint(2_001) + b"t" * 2_000,
-}
-"""Client id, tagged fields and transactional id of a Produce v9."""
-
-
-@each("header", HEADERS.values())
-def test_a_request_begins_with_the_last_byte_of_its_header_however_it_is_cut(header: bytes) -> None:
-    prefix = struct.pack(">hhi", 0, 9, 1) + header + struct.pack(">h", -1)
-    asked = sized(prefix + bytes(200_000))
-    for seed in range(30):
-        rng = random.Random(seed)
-        bench, at = Bench(), 0
-        while at < len(prefix) + 3:
-            size = min(rng.choice([1, 1, 2, 40, 1_000, 9_000, 70_000]), len(prefix) + 3 - at)
-            bench.client(asked[at : at + size])
-            at += size
-        assert bench.session.requests == 0
-        bench.client(asked[at : at + 1])
-        assert bench.session.requests == 1
-        bench.client(asked[at + 1 :])
-        assert bench.session.is_between_requests
 
 
 @pytest.mark.promise("security.md", "A header that comes byte by byte costs no more than its length.")

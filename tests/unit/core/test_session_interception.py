@@ -5,24 +5,14 @@ from collections.abc import Sequence
 import pytest
 
 from proxy.compiled.exchange import Exchange
+from proxy.core import interceptor
 from proxy.core.apis import ALTER_CLIENT_QUOTAS
-from proxy.core.budget import CLIENT_ID, EXCHANGE, Budget
+from proxy.core.budget import CLIENT_ID, EXCHANGE, OPEN, Budget
 from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection, ConnectionTransition, PrincipalSource
 from proxy.core.interception import MAX_PENDING_RESPONSES
-from proxy.core.interceptor import (
-    MAX_HELD_REQUEST,
-    ON_BODY,
-    ON_HEADER,
-    REWRITE,
-    Disposition,
-    Interceptor,
-    InterceptorChain,
-    Request,
-    Verdict,
-)
 from proxy.core.last_rewritten import MAX_REUSE
-from proxy.core.observation_interest import WANT_EXCHANGE
+from proxy.core.observation_interest import WANT_EXCHANGE, WANT_RESPONSE_BODY
 from proxy.core.principal_tracker import SASL_AUTHENTICATE, PrincipalTracker
 from proxy.core.session import ANSWER_COST, TURN, Session
 from proxy.errors import PeerError
@@ -43,9 +33,9 @@ from tests.tools.interceptors import (
     HELD,
     LEADING,
     REPLIED,
-    SHUT,
     Chooser,
     replied,
+    served,
 )
 from tests.tools.observation_sinks import watching
 
@@ -55,7 +45,7 @@ class Bench:
 
     def __init__(
         self,
-        interceptors: Sequence[Interceptor] | None = None,
+        interceptors: Sequence[interceptor.Interceptor] | None = None,
         *,
         wanted: int | None = WANT_EXCHANGE,
         max_frame: int = 1 << 21,
@@ -70,7 +60,7 @@ class Bench:
         self.connection = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source=source)
         self.changes: list[ConnectionTransition] = []
         sink = None if wanted is None else watching(self.exchanges.append, self.changes.append, wanted=wanted)
-        self.interceptors = InterceptorChain(interceptors or [self.chooser])
+        self.interceptors = interceptor.InterceptorChain(interceptors or [self.chooser])
         principal_tracker = PrincipalTracker(self.connection) if source == "unauthenticated" else None
         self.budget = Budget()
         self.session = Session(
@@ -186,11 +176,11 @@ def test_counts_of_what_is_answered_here_are_bounded() -> None:
 def test_a_request_too_long_to_be_held_is_refused() -> None:
     bench = Bench()
     first = request(METADATA, 1, 1)
-    with pytest.raises(PeerError, match=f"{MAX_HELD_REQUEST + 1} bytes") as raised:
-        bench.client(first + request(HELD, 0, 2, b"x" * (MAX_HELD_REQUEST + 1 - 11)))
+    with pytest.raises(PeerError, match=f"{interceptor.MAX_HELD_REQUEST + 1} bytes") as raised:
+        bench.client(first + request(HELD, 0, 2, b"x" * (interceptor.MAX_HELD_REQUEST + 1 - 11)))
     assert raised.value.reason == "invalid_size"
     assert bench.to_broker == first
-    longest = request(HELD, 0, 2, b"f" * (MAX_HELD_REQUEST - 11))
+    longest = request(HELD, 0, 2, b"f" * (interceptor.MAX_HELD_REQUEST - 11))
     bench = Bench()
     bench.client(longest)
     assert bench.to_broker == longest
@@ -207,12 +197,12 @@ def test_a_change_too_long_to_be_held_is_not_forwarded_unread(api_key: int, more
     features = FeaturesDirectory()
     features.view = FeaturesView({QUOTA_IP: LevelRange(1, 1)})
     bench = Bench([IpQuotas(in_file=True), UpdateFeaturesInterceptor(features, SupportedVersions({}), fail_update)])
-    asked = request(api_key, 0, 1, bytes(MAX_HELD_REQUEST - 11 + more))
+    asked = request(api_key, 0, 1, bytes(interceptor.MAX_HELD_REQUEST - 11 + more))
     if not more:
         bench.client(asked)
         assert bench.to_broker == asked
         return
-    with pytest.raises(PeerError, match=f"{MAX_HELD_REQUEST + 1} bytes") as raised:
+    with pytest.raises(PeerError, match=f"{interceptor.MAX_HELD_REQUEST + 1} bytes") as raised:
         bench.client(asked)
     assert (raised.value.reason, bench.to_broker) == ("invalid_size", b"")
 
@@ -234,44 +224,7 @@ def test_what_precedes_a_frame_that_cannot_be_read_goes_on() -> None:
     assert (bench.to_client, bench.to_broker) == (response(1, replied(3)), request(METADATA, 1, 2))
 
 
-def test_closing_needs_no_more_than_the_header() -> None:
-    bench = Bench()
-    bench.client(request(SHUT, 0, 3, b"x" * 1000)[:20])
-    assert bench.ending
-
-
-class Refuser(Chooser):
-    """Wants every Produce."""
-
-    def __init__(self, flags: int, verdict: Verdict) -> None:
-        super().__init__()
-        self.wanted, self.verdict = flags, verdict
-
-    def flags(self, api_key: int, api_version: int) -> int:
-        return self.wanted if api_key == 0 else 0
-
-    def on_header(self, request: Request) -> Verdict:
-        self.asked.append((request, b""))
-        return self.verdict
-
-    def on_body(self, request: Request, body: bytes) -> Verdict:
-        self.asked.append((request, body))
-        return self.verdict
-
-
-@each("flags", [ON_HEADER, ON_BODY, ON_HEADER | ON_BODY])
-def test_what_is_let_go_on_is_as_if_nobody_had_asked(flags: int) -> None:
-    bench = Bench([Refuser(flags, Disposition.FORWARD)])
-    asked = produce(1, 0, batch(3)) + produce(2, -1, batch(3)) + request(METADATA, 1, 3)
-    for at in range(0, len(asked), 9):
-        bench.client(asked[at : at + 9])
-    assert bench.to_broker == asked
-    bench.broker(response(2) + response(3))
-    assert bench.ended() == [(1, "no_response", False), (2, "answered", False), (3, "answered", False)]
-    assert bench.exchanges[0].forwarded_at > 0
-
-
-class Alike(Interceptor):
+class Alike(interceptor.Interceptor):
     """Puts ``mark`` before bodies of Metadata, and keeps those that it was given."""
 
     rewrites_alike = True
@@ -281,7 +234,7 @@ class Alike(Interceptor):
         self.bodies: list[bytes] = []
 
     def flags(self, api_key: int, api_version: int) -> int:
-        return REWRITE if api_key == METADATA else 0
+        return interceptor.REWRITE if api_key == METADATA else 0
 
     def rewrite(self, api_key: int, api_version: int, body: bytes) -> bytes:
         self.bodies.append(body)
@@ -316,20 +269,6 @@ def test_a_body_that_equals_the_last_one_is_replaced_as_that_was_for_a_while() -
     assert [one.response_bytes for one in bench.exchanges] == [len(response(7, b"1a"))] * 11
 
 
-def test_a_beginning_too_long_to_be_held_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.core.interception.MAX_HELD_RESPONSE", 10)
-    monkeypatch.setattr("tests.tools.interceptors.LEAD", 30)
-    bench = Bench()
-    bench.client(request(LEADING, 0, 1, b"\0"))
-    sent = response(1, b"\0" + bytes(100))
-    bench.broker(sent[:10])
-    with pytest.raises(PeerError, match="a beginning of more than 10 bytes"):
-        bench.broker(sent[10:25])
-    assert bench.to_client == b""
-    bench.session.close(9.0)
-    assert bench.ended() == [(1, "connection_lost", False)]
-
-
 def test_a_request_that_is_held_back_is_charged_until_it_is_answered() -> None:
     bench = Bench(wanted=None)
     asked = request(HELD, 0, 1, b"answer" + bytes(900))
@@ -361,6 +300,10 @@ def test_a_response_whose_interceptor_fails_passes_as_it_came_wherever_it_is_cut
         assert bench.to_client == answer
         assert bench.counters.intercept_errors == len(bench.failures) == 1
         assert not bench.counters.edited
+    bench, answer = Bench(), response(1, b"\xff\xff") + response(2)  # its header cannot be read
+    bench.client(request(EDITING, 0, 1, b"\0") + request(METADATA, 1, 2))
+    bench.broker(answer)
+    assert (bench.to_client, bench.counters.intercept_errors) == (answer, 1)
 
 
 @pytest.mark.promise(
@@ -383,28 +326,6 @@ def test_a_response_too_long_to_be_held_ends_the_connection(cut: int, monkeypatc
     assert bench.to_client == response(1), "not a byte of it"
     bench.session.close(9.0)
     assert bench.ended() == [(1, "answered", False), (2, "connection_lost", False)]
-
-
-def test_a_response_whose_header_cannot_be_read_passes_and_counts() -> None:
-    bench = Bench()
-    bench.client(request(EDITING, 0, 1, b"\0") + request(METADATA, 1, 2))
-    answer = response(1, b"\xff\xff") + response(2)
-    bench.broker(answer)
-    assert bench.to_client == answer
-    assert bench.counters.intercept_errors == 1
-
-
-def test_a_broker_that_answers_what_it_was_not_asked_is_out_of_sync() -> None:
-    bench = Bench()
-    asked = request(REPLIED, 0, 1, b"x" * 50)
-    bench.client(asked[:-1])
-    with pytest.raises(PeerError) as raised:
-        bench.broker(response(1))
-    assert raised.value.reason == "out_of_sync"
-    bench = Bench()
-    bench.client(request(HELD, 0, 1, b"forward")[:-1])
-    with pytest.raises(PeerError, match="before the end of its request"):
-        bench.broker(response(1))
 
 
 @pytest.mark.promise("unsupported-requests.md", "At most 64 KiB of a client are answered in one turn.")
@@ -449,21 +370,6 @@ def log_in(bench: Bench, mechanism: str, token: bytes) -> None:
     bench.broker(response(12, b"\0" + authenticate_reply()))
 
 
-@each("wanted", [None, WANT_EXCHANGE])
-def test_who_asks_is_known_whether_or_not_anybody_observes(wanted: int | None) -> None:
-    bench = Bench(wanted=wanted, source="unauthenticated")
-    bench.client(request(REPLIED, 0, 1))
-    log_in(bench, "PLAIN", plain("alice"))
-    bench.client(request(REPLIED, 0, 4))
-    known = [asked.connection for asked, _ in bench.chooser.asked]
-    assert [(each.principal, each.principal_source) for each in known] == [
-        ("User:ANONYMOUS", "unauthenticated"),
-        ("User:alice", "sasl"),
-    ]
-    assert bench.session.connection.principal == "User:alice"
-    assert wanted is not None or bench.counters.decoded == {}
-
-
 @pytest.mark.promise(
     "broker-metadata.md",
     "After a login with GSSAPI a client counts as logged in once the broker itself has answered something else.",
@@ -478,19 +384,77 @@ def test_an_answer_of_ours_does_not_show_that_the_broker_let_a_client_in() -> No
     assert bench.session.connection.principal_source == "unknown"
 
 
-class NoSuchHandshake(Refuser):
-    """Wants SaslHandshake v2."""
-
+class NoSuchHandshake(interceptor.Interceptor):
     def flags(self, api_key: int, api_version: int) -> int:
-        return self.wanted if (api_key, api_version) == (SASL_HANDSHAKE, 2) else 0
+        return interceptor.ON_HEADER if (api_key, api_version) == (SASL_HANDSHAKE, 2) else 0
+
+    def on_header(self, request: interceptor.Request) -> interceptor.Verdict:
+        return b""
 
 
 def test_a_login_request_that_the_broker_does_not_get_is_not_waited_for() -> None:
-    bench = Bench([NoSuchHandshake(ON_HEADER, b"")], source="unauthenticated")
+    bench = Bench([NoSuchHandshake()], source="unauthenticated")
     log_in(bench, "PLAIN", plain("alice"))
     bench.client(request(SASL_HANDSHAKE, 2, 20, handshake("PLAIN")))
     assert bench.to_client.endswith(response(20, b""))
     log_in(bench, "PLAIN", plain("alice"))
-    principal_tracker = bench.session.connection
-    assert (principal_tracker.principal, principal_tracker.principal_source) == ("User:alice", "sasl")
+    assert bench.session.connection.principal == "User:alice"
     assert [each.change for each in bench.changes] == ["authenticated", "authenticated"]
+
+
+def deferred(number: int, answer: bytes) -> bytes:
+    return request(HELD, 0, number, b"d" + answer)
+
+
+def answer(bench: Bench) -> None:
+    """Serve the request that is due, and read what was kept behind it."""
+    bench.now += 1
+    bench.session.answer_deferred(served(bench.session.deferred))
+    bench.to_client += bench.session.interception.replies
+    bench.session.observe(bench.now + 0.5)
+    while bench.session.rest:
+        bench.client(bench.session.rest)
+
+
+@pytest.mark.promise("architecture.md", "A deferred request is served once all responses before it were taken.")
+def test_it_is_due_once_all_before_it_is_answered_and_nothing_passes_it() -> None:
+    bench = Bench()
+    behind = request(METADATA, 1, 4) + request(REPLIED, 2, 5)
+    bench.client(request(METADATA, 1, 1) + request(REPLIED, 3, 2) + deferred(3, b"later") + behind, later=True)
+    assert bench.to_broker == request(METADATA, 1, 1)
+    assert (bench.to_client, bench.session.deferred, bench.session.rest) == (b"", None, behind)
+    bench.broker(response(1))
+    assert bench.to_client == response(1) + response(2, replied(3))
+    assert not bench.session.is_idle
+    assert bench.session.rest == behind
+    answer(bench)
+    assert bench.to_client == response(1) + response(2, replied(3)) + response(3, b"later")
+    assert bench.to_broker == request(METADATA, 1, 1) + request(METADATA, 1, 4)
+    assert bench.session.deferred is None
+    bench.broker(response(4, b"x"))
+    assert bench.to_client.endswith(response(4, b"x") + response(5, replied(2)))
+    assert bench.session.is_idle
+    ended = [(1, False), (2, True), (3, True), (4, False), (5, True)]
+    assert bench.ended() == [(number, "answered", synthesized) for number, synthesized in ended]
+    assert bench.counters.intercepted == {(REPLIED, "replied"): 2, (HELD, "replied"): 1}
+
+
+@pytest.mark.promise(
+    "architecture.md", "A connection that is given up leaves with what the client has sent behind its request."
+)
+@each("wanted", [None, WANT_EXCHANGE | WANT_RESPONSE_BODY])
+def test_a_connection_that_is_given_up_leaves_with_what_came_behind(wanted: int | None) -> None:
+    bench = Bench(wanted=wanted)
+    behind = request(METADATA, 1, 4) + b"\0\0"
+    bench.client(request(METADATA, 1, 1) + deferred(3, b"g") + behind, later=True)
+    bench.broker(response(1))
+    session = bench.session
+    assert served(session.deferred) == interceptor.GivenUp(b"")
+    assert session.rest == behind
+    assert session.give_up(5.0) == 3
+    assert (session.deferred, session.is_idle, bench.budget.counts[OPEN]) == (None, True, 0)
+    assert (bench.to_broker, bench.to_client) == (request(METADATA, 1, 1), response(1))
+    if wanted is not None:
+        assert bench.ended() == [(1, "answered", False), (3, "no_response", True)]
+    assert bench.counters.intercepted == {(HELD, "given_up"): 1}
+    session.close(6.0)  # does nothing

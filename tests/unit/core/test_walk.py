@@ -1,59 +1,17 @@
 """Fields and facts of hostile and of large bodies, and records that are counted by the headers of their batches."""
 
 import struct
-import tracemalloc
 from collections.abc import Callable
 
 import pytest
 
 from proxy.compiled import walk_door as walk
-from proxy.core import apis, wire
+from proxy.core import wire
 from proxy.core.bodies import MAX_PARTITIONS
 from proxy.core.exchange import ProduceRequest, RecordSet
 from proxy.core.records import sums_of
 from proxy.errors import MalformedBody
 from tests.cases import each
-from tests.tools import messages
-from tests.tools.messages import encode
-
-
-@each(("key", "name"), [(0, "produce"), (1, "fetch"), (78, "share_fetch")])
-def test_there_is_a_walker_for_every_version_of_the_api_table_and_for_none_beyond(key: int, name: str) -> None:
-    api = apis.APIS[key]
-    for version in range(api.min_version, api.max_version + 1):
-        assert walk.walker_for_request(key, version) is getattr(walk, f"{name}_request")
-        assert walk.walker_for_response(key, version) is getattr(walk, f"{name}_response")
-    for version in (-1, api.max_version + 1, 32767):
-        assert walk.walker_for_request(key, version) is None
-        assert walk.walker_for_response(key, version) is None
-
-
-@each("version", [7, 12, 13])
-def test_forgotten_partitions_count_towards_the_bound(version: int) -> None:
-    def body(count: int) -> bytes:
-        values = {
-            "replica_id": -1,
-            "max_wait_ms": 500,
-            "min_bytes": 1,
-            "max_bytes": 2,
-            "isolation_level": 1,
-            "session_id": 8,
-            "session_epoch": 9,
-            "topics": [],
-            "forgotten_topics_data": [{"topic": b"gone", "topic_id": b"gone" * 4, "partitions": [7] * count}],
-            "rack_id": b"r",
-        }
-        return encode(messages.FETCH_REQUEST, version, values)
-
-    most = body(MAX_PARTITIONS)
-    feed = walk.BodyFeed(walk.fetch_request, version, "client")
-    for start in range(0, len(most), 65536):
-        feed.feed(most, start, min(start + 65536, len(most)))
-    assert feed.finish().forgotten == ((b"gone" if version < 13 else b"gone" * 4, 7),) * MAX_PARTITIONS
-    more = body(MAX_PARTITIONS + 1)
-    with pytest.raises(MalformedBody, match="200000"):
-        walk.walk_whole(walk.fetch_request, more, 0, len(more), version, "client")
-
 
 MANY = 2**31 - 1
 OLD_HEAD = struct.pack(">hhi", -1, 1, 1000)  # transactional id, acks, timeout
@@ -212,15 +170,3 @@ def test_control_batches_count_as_batches_but_their_records_do_not(sums: Sums) -
 def test_old_message_sets_count_entries(sums: Sums, magic: int) -> None:
     data = entry(magic, offset=3) + entry(magic, offset=4) + entry(magic, offset=5, value=bytes(200))
     assert sums(data) == RecordSet(len(data), 3, 3, magic, base_offset=3)
-
-
-def test_records_are_passed_over_and_not_kept() -> None:
-    body = body_of(batch(1, payload=bytes(1_000_000)) + batch(2))
-    tracemalloc.start()
-    try:
-        found = fed(body, 1000)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert found.partitions[0].records == RecordSet(1_000_122, 2, 3, 2, -1, -1, -1, 0)
-    assert peak < 10_000

@@ -1,29 +1,10 @@
 """Participants, and an executor that carries out what a controller wants at once."""
 
+from proxy.features import controller_states as states
+from proxy.features import records
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, QUOTA_IP, LevelRange
 from proxy.features.controller import FeatureController
-from proxy.features.controller_states import (
-    CloseProducer,
-    ControllerState,
-    Effect,
-    FencePredecessor,
-    LogLine,
-    ReadRegistry,
-    WriteTransaction,
-)
 from proxy.features.participants import Participant
-from proxy.features.records import (
-    FEATURES_KEY,
-    FeaturesRecord,
-    FeatureUpdate,
-    FinalizedFeatures,
-    FinalizedRange,
-    UpdateOutcome,
-    UpdateProposal,
-    decode,
-    encode,
-    update_key,
-)
 
 BROKER_CLOCK = 1_700_000_000_000
 """The time of the brokers when that of the tests is 0."""
@@ -40,12 +21,12 @@ def reader(name: str, high: int, *, running: bool = True) -> Participant:
     return Participant(f"reader/{name}", "", {AUDIT_EVENT_SCHEMA: LevelRange(1, high)}, running)
 
 
-def finalized(level: int, low: int = 1) -> dict[str, FinalizedRange]:
-    return {AUDIT_EVENT_SCHEMA: FinalizedRange(low, level), QUOTA_IP: FinalizedRange(1, 1)}
+def finalized(level: int, low: int = 1) -> dict[str, records.FinalizedRange]:
+    return {AUDIT_EVENT_SCHEMA: records.FinalizedRange(low, level), QUOTA_IP: records.FinalizedRange(1, 1)}
 
 
-def to(level: int, upgrade_type: int = 1, feature: str = AUDIT_EVENT_SCHEMA) -> FeatureUpdate:
-    return FeatureUpdate(feature, level, upgrade_type)
+def to(level: int, upgrade_type: int = 1, feature: str = AUDIT_EVENT_SCHEMA) -> records.FeatureUpdate:
+    return records.FeatureUpdate(feature, level, upgrade_type)
 
 
 def name(number: int) -> str:
@@ -61,15 +42,15 @@ class Executor:
     def __init__(self, controller: FeatureController) -> None:
         self.controller = controller
         self.now = 0
-        self.waits: tuple[type[Effect], ...] = ()
-        self.waiting: list[Effect] = []
-        self.writes: list[WriteTransaction] = []
-        self.lines: list[LogLine] = []
+        self.waits: tuple[type[states.Effect], ...] = ()
+        self.waiting: list[states.Effect] = []
+        self.writes: list[states.WriteTransaction] = []
+        self.lines: list[states.LogLine] = []
         self.closed = 0
         self.participants = [sidecar(1), sidecar(2)]
         controller.participants_changed(self.participants, 0)
 
-    def do(self, effects: list[Effect]) -> None:
+    def do(self, effects: list[states.Effect]) -> None:
         for effect in effects:
             if isinstance(effect, self.waits):
                 self.waiting.append(effect)
@@ -82,21 +63,21 @@ class Executor:
         for effect in waiting:
             self._do(effect)
 
-    def _do(self, effect: Effect) -> None:
+    def _do(self, effect: states.Effect) -> None:
         controller = self.controller
-        if isinstance(effect, FencePredecessor):
+        if isinstance(effect, states.FencePredecessor):
             self.do(controller.opened(effect.number, self.now))
-        elif isinstance(effect, ReadRegistry):
+        elif isinstance(effect, states.ReadRegistry):
             self.do(controller.barrier_passed(effect.number, self.participants, self.now))
-        elif isinstance(effect, WriteTransaction):
+        elif isinstance(effect, states.WriteTransaction):
             self.writes.append(effect)
             self.do(controller.written(effect.number, self.now))
             at = BROKER_CLOCK + self.now
             self.do(controller.records([(key, value, at) for key, value in effect.records.items()], self.now))
-        elif isinstance(effect, LogLine):
+        elif isinstance(effect, states.LogLine):
             self.lines.append(effect)
         else:
-            assert isinstance(effect, CloseProducer)
+            assert isinstance(effect, states.CloseProducer)
             self.waiting.clear()
             self.closed += 1
 
@@ -104,8 +85,8 @@ class Executor:
         """Let the controller read a record that was appended ``age`` milliseconds ago."""
         self.do(self.controller.records([(key, value, BROKER_CLOCK + self.now - age)], self.now))
 
-    def put(self, key: bytes, record: FeaturesRecord) -> None:
-        self.read(key, encode(record))
+    def put(self, key: bytes, record: records.FeaturesRecord) -> None:
+        self.read(key, records.encode(record))
 
     def hold(self) -> None:
         self.do(self.controller.hold(self.now))
@@ -120,23 +101,23 @@ class Executor:
         self.do(self.controller.participants_changed(self.participants, self.now))
 
     def propose(
-        self, number: int, *updates: FeatureUpdate, age: int = 0, timeout: int = 60_000, **fields: object
+        self, number: int, *updates: records.FeatureUpdate, age: int = 0, timeout: int = 60_000, **fields: object
     ) -> None:
-        proposal = UpdateProposal(1, "boot", timeout, updates, **fields)
-        self.read(update_key(name(number)), encode(proposal), age)
+        proposal = records.UpdateProposal(1, "boot", timeout, updates, **fields)
+        self.read(records.update_key(name(number)), records.encode(proposal), age)
 
-    def outcome(self, number: int) -> UpdateOutcome:
+    def outcome(self, number: int) -> records.UpdateOutcome:
         return self.controller.topic.outcomes[name(number)].outcome
 
     @property
-    def levels(self) -> FinalizedFeatures:
+    def levels(self) -> records.FinalizedFeatures:
         assert self.controller.topic.finalized
         return self.controller.topic.finalized
 
-    def written(self, place: int = -1) -> dict[bytes, FeaturesRecord | None]:
+    def written(self, place: int = -1) -> dict[bytes, records.FeaturesRecord | None]:
         """The records of a transaction."""
-        records = self.writes[place].records
-        return {key: None if value is None else decode(key, value) for key, value in records.items()}
+        found = self.writes[place].records
+        return {key: None if value is None else records.decode(key, value) for key, value in found.items()}
 
 
 def executor(low: int = 1) -> Executor:
@@ -146,7 +127,7 @@ def executor(low: int = 1) -> Executor:
 def serving(level: int = 2, low: int = 1, minimum: int = 1) -> Executor:
     """A controller of a fleet whose levels are finalized at epoch 4."""
     one = executor(low)
-    one.put(FEATURES_KEY, FinalizedFeatures(4, finalized(level, minimum)))
+    one.put(records.FEATURES_KEY, records.FinalizedFeatures(4, finalized(level, minimum)))
     one.hold()
     return one
 
@@ -154,7 +135,7 @@ def serving(level: int = 2, low: int = 1, minimum: int = 1) -> Executor:
 def changing() -> Executor:
     """A controller that waits for the barrier of proposal 1."""
     one = serving()
-    one.waits = (ReadRegistry,)
+    one.waits = (states.ReadRegistry,)
     one.propose(1, to(3))
-    assert one.controller.state is ControllerState.CHANGING
+    assert one.controller.state is states.ControllerState.CHANGING
     return one

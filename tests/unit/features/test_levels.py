@@ -2,7 +2,6 @@
 
 import pytest
 
-from proxy.features import catalog
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, QUOTA_IP, LevelRange
 from proxy.features.levels import effective, fleet_levels
 from proxy.features.participants import Participant, reader, sidecar
@@ -104,20 +103,3 @@ def test_a_reader_that_does_not_run_takes_part_if_it_is_durable() -> None:
     stopped = reader("a", ReaderRecord({}, state="stopped"), alive=True)
     assert not stopped.running
     assert reader("a", other, alive=True) is not None
-
-
-MADE_UP = "brokerside.made.up"
-
-
-def test_a_catalog_that_cannot_be() -> None:
-    allowed = r"made\.up: supports 0 to 1 \(allowed: 1 to 32767, the minimum first\)"
-    for name, levels, low, meanings, text in [
-        (MADE_UP, LevelRange(0, 1), 1, {1: "x"}, allowed),
-        (MADE_UP, LevelRange(2, 1), 1, {1: "x"}, "supports 2 to 1"),
-        (MADE_UP, LevelRange(1, 32_768), 1, {}, "supports 1 to 32768"),
-        ("made.up", LevelRange(1, 1), 1, {1: "x"}, r"made\.up: a feature of the fleet begins with brokerside\."),
-        (MADE_UP, LevelRange(1, 2), 3, {1: "x", 2: "x"}, "the lowest finalized level 3 is not in 1 to 2"),
-        (MADE_UP, LevelRange(1, 2), 1, {1: "x"}, "no meaning of level 2"),
-    ]:
-        with pytest.raises(ValueError, match=text):
-            catalog.check({name: levels}, {name: low}, {name: meanings})

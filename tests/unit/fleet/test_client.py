@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from proxy.config import Config, Endpoint
-from proxy.errors import LocalError, PeerError
+from proxy.errors import PeerError
 from proxy.fleet.client import ClusterClient
 from proxy.fleet.connection import BrokerConnection, BrokerUnreachable
 from proxy.fleet.security import Security
@@ -159,15 +159,6 @@ async def test_a_kept_connection_that_has_ended_is_made_anew_once() -> None:
             await caller.call(PING)
         assert await caller.call(PING) == b"6"
         caller.close()
-
-
-async def test_nobody_there_is_reported_with_an_address_and_without_words_of_python() -> None:
-    for host in ("127.0.0.1", "localhost"):  # one address, and mostly two
-        with pytest.raises(BrokerUnreachable) as raised:
-            await BrokerConnection.open(Endpoint(host, 1), Security(), None, "me")
-        assert str(raised.value) == f"{host}:1: Connection refused"
-    with pytest.raises(LocalError, match=r"sasl\.mechanism GSSAPI"):  # which it cannot heed, and no network error
-        await client(1, security_protocol="sasl_plaintext").call(PING)
 
 
 @pytest.mark.promise("security.md", "A password that a broker refuses is not in the error that says so.")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from structlog.testing import capture_logs
 
 from proxy.config import Config
+from proxy.features import updates
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, SUPPORTED
 from proxy.features.controller import FeatureController
 from proxy.features.records import (
@@ -23,16 +23,6 @@ from proxy.features.records import (
     encode,
 )
 from proxy.features.topic_state import MAX_OPEN_PROPOSALS
-from proxy.features.updates import (
-    ENDED,
-    ENDING,
-    FEATURE_UPDATE_FAILED,
-    INVALID_UPDATE_VERSION,
-    MAY_BE_MADE,
-    NONE,
-    UpdateRequest,
-    UpdateResult,
-)
 from proxy.fleet import feature_poller
 from proxy.fleet.applied_epoch import AuditLevels
 from proxy.fleet.feature_poller import FeaturePoller
@@ -44,7 +34,7 @@ from proxy.fleet.suspicion import LateSidecar, Suspicion
 from proxy.fleet.topic_spec import TopicRecord
 from proxy.fleet.view import OwnFeatures
 
-REQUEST = UpdateRequest(1, 20_000, (FeatureUpdate(AUDIT_EVENT_SCHEMA, 2),), principal="User:a", client_ip="::1")
+REQUEST = updates.UpdateRequest(1, 20_000, (FeatureUpdate(AUDIT_EVENT_SCHEMA, 2),), principal="User:a", client_ip="::1")
 
 
 class Topic:
@@ -61,7 +51,7 @@ class Topic:
         self.proposed.append((key, proposal, done))
         self.seconds = seconds
 
-    async def ask(self, request: UpdateRequest = REQUEST) -> asyncio.Task[UpdateResult]:
+    async def ask(self, request: updates.UpdateRequest = REQUEST) -> asyncio.Task[updates.UpdateResult]:
         task = asyncio.create_task(self.updates.update(request))
         await asyncio.sleep(0)
         return task
@@ -83,21 +73,22 @@ class Topic:
 async def test_it_is_proposed_as_it_was_asked_for_and_the_outcome_is_passed_on():
     topic = Topic()
     task = await topic.ask(structs.replace(REQUEST, timeout_ms=2**31 - 1))
-    topic.answer(NONE)
-    assert await task == UpdateResult(NONE)
+    topic.answer(updates.NONE)
+    assert await task == updates.UpdateResult(updates.NONE)
     [(_, proposal, _)] = topic.proposed
     assert (proposal.asked_by, proposal.boot_id, proposal.updates) == (1, "boot", REQUEST.updates)
     assert (proposal.timeout_ms, proposal.api_version, proposal.validate_only) == (2**31 - 1, 1, False)
     assert (proposal.principal, proposal.client_ip) == ("User:a", "::1")
     assert topic.seconds == 20, "a longer time than the longest is cut"
     task = await topic.ask()
-    topic.answer(INVALID_UPDATE_VERSION, "no such feature")
-    assert await task == UpdateResult(INVALID_UPDATE_VERSION, "no such feature")
+    topic.answer(updates.INVALID_UPDATE_VERSION, "no such feature")
+    assert await task == updates.UpdateResult(updates.INVALID_UPDATE_VERSION, "no such feature")
     assert topic.updates.results == {"ok": 1, "refused": 1, "failed": 0}
     task = await topic.ask()
     topic.proposed[-1][2]("Topic authorization failed")
-    assert await task == UpdateResult(
-        FEATURE_UPDATE_FAILED, f"the update could not be written: Topic authorization failed{MAY_BE_MADE}"
+    assert await task == updates.UpdateResult(
+        updates.FEATURE_UPDATE_FAILED,
+        f"the update could not be written: Topic authorization failed{updates.MAY_BE_MADE}",
     )
 
 
@@ -111,13 +102,13 @@ async def test_it_waits_until_all_sidecars_that_ran_apply_what_this_one_has_read
         topic.register(1, 2, applied_epoch=7)
         if not read:
             topic.finalize(8)
-        topic.answer(NONE, epoch=epoch, waits_for=(1, 2))
+        topic.answer(updates.NONE, epoch=epoch, waits_for=(1, 2))
         topic.register(1, applied_epoch=8)
         await asyncio.sleep(0)
         assert not task.done(), read
         topic.finalize(8)
         topic.register(1, 2, applied_epoch=8)
-        assert await task == UpdateResult(NONE), read
+        assert await task == updates.UpdateResult(updates.NONE), read
 
 
 @pytest.mark.promise(
@@ -129,13 +120,13 @@ async def test_after_its_time_the_answer_names_who_has_not_applied_it():
 
         def propose(self, key: bytes, value: bytes, seconds: float, done: Callable[[str | None], None]) -> None:
             super().propose(key, value, seconds, done)
-            self.answer(NONE, epoch=8, waits_for=tuple(range(1, 13)))
+            self.answer(updates.NONE, epoch=8, waits_for=tuple(range(1, 13)))
 
     topic = Answering()
     topic.register(*range(1, 13), applied_epoch=7)
-    task = await topic.ask(UpdateRequest(1, 50, REQUEST.updates))
-    assert await task == UpdateResult(
-        FEATURE_UPDATE_FAILED,
+    task = await topic.ask(updates.UpdateRequest(1, 50, REQUEST.updates))
+    assert await task == updates.UpdateResult(
+        updates.FEATURE_UPDATE_FAILED,
         f"{AUDIT_EVENT_SCHEMA} is finalized at epoch 8; not applied yet by "
         + ", ".join(f"sidecar {node_id}" for node_id in range(1, 11))
         + " and 2 more",
@@ -146,7 +137,7 @@ async def test_after_its_time_the_answer_names_who_has_not_applied_it():
 async def test_no_controller_answers_and_one_too_many_or_without_time_is_not_proposed():
     topic = Topic()
     for timeout_ms in (0, -1, -(2**31)):
-        task = await topic.ask(UpdateRequest(1, timeout_ms, REQUEST.updates))
+        task = await topic.ask(updates.UpdateRequest(1, timeout_ms, REQUEST.updates))
         assert (await task).message == f"timeoutMs is {timeout_ms}; an update takes longer"
     assert topic.proposed == []
     tasks = [await topic.ask() for _ in range(MAX_OPEN_PROPOSALS + 1)]
@@ -155,8 +146,8 @@ async def test_no_controller_answers_and_one_too_many_or_without_time_is_not_pro
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert await (await topic.ask(UpdateRequest(1, 10, REQUEST.updates))) == UpdateResult(
-        FEATURE_UPDATE_FAILED,
+    assert await (await topic.ask(updates.UpdateRequest(1, 10, REQUEST.updates))) == updates.UpdateResult(
+        updates.FEATURE_UPDATE_FAILED,
         "no feature controller answers; the update may still be made: brokerside features describe shows the levels",
     )
 
@@ -165,14 +156,14 @@ async def test_who_ends_answers_at_once():
     topic = Topic()
     proposed, finalized = await topic.ask(), await topic.ask()
     topic.register(1, applied_epoch=7)
-    topic.answer(NONE, epoch=8, waits_for=(1,))
+    topic.answer(updates.NONE, epoch=8, waits_for=(1,))
     await asyncio.sleep(0)
     topic.updates.close()
-    assert await asyncio.wait_for(proposed, 60) == ENDED
+    assert await asyncio.wait_for(proposed, 60) == updates.ENDED
     assert (await asyncio.wait_for(finalized, 60)).message == (
         f"{AUDIT_EVENT_SCHEMA} is finalized at epoch 8; not applied yet by sidecar 1"
     )
-    assert await (await topic.ask()) == ENDING
+    assert await (await topic.ask()) == updates.ENDING
     assert len(topic.proposed) == 2
 
 
@@ -298,18 +289,5 @@ async def test_an_update_names_a_suspected_sidecar_as_one_that_does_not_run(monk
         one.registry.report(content(registered=True), True)
         await one.turns()
         assert not one.dialled.empty()
-        result = await one.poller.update(UpdateRequest(1, 1, (FeatureUpdate(AUDIT_EVENT_SCHEMA, 1),)))
+        result = await one.poller.update(updates.UpdateRequest(1, 1, (FeatureUpdate(AUDIT_EVENT_SCHEMA, 1),)))
     assert (result.message or "").endswith("not applied yet by sidecar 2 (does not run)")
-
-
-async def test_a_mistake_does_not_end_the_ticks(monkeypatch):
-    async with polling(monkeypatch) as one:
-        with capture_logs() as logs:
-
-            def fail(self: FeatureController, now: int) -> None:
-                monkeypatch.setattr(FeatureController, "tick", one._tick)
-                raise RuntimeError
-
-            monkeypatch.setattr(FeatureController, "tick", fail)
-            await one.turns()
-    assert [one["event"] for one in logs] == ["features_poller_failed"]

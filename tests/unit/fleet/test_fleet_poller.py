@@ -303,30 +303,6 @@ async def test_where_no_listener_can_be_asked_the_cluster_says_that_it_has_no_su
             assert watched.problems[-1] is None, protocol
 
 
-async def test_where_no_listener_can_be_asked_another_broker_may_advertise_its_address(cluster, monkeypatch):
-    """The file of broker 2 was copied, and its ``broker.id`` was changed to that of another broker."""
-    for name in ("FIRST_RETRY", "VERSIONS_INTERVAL"):
-        monkeypatch.setattr(fleet_poller, name, 0.01)
-    cluster.configs["advertised.listeners"] = "CLIENT://127.0.0.1:19999,INTERNAL://127.0.0.1:11"
-    nobody = Broker(2, {}, "CLIENT://127.0.0.1:19998")  # a listener may be tried before the brokers advertise it
-    async with listening(nobody):
-        cluster.brokers = {1: "127.0.0.1:11", 2: f"127.0.0.1:{nobody.port}"}
-        async with watching(config_of(1, "SSL"), cluster) as watched:
-            await eventually(lambda: messages.DESCRIBE_CONFIGS in nobody.asked)
-            assert watched.problems == []
-    other = Broker(2, {}, "CLIENT://127.0.0.1:9092,INTERNAL://127.0.0.1:12,odd")
-    async with listening(other):
-        cluster.brokers = {1: "127.0.0.1:11", 2: f"127.0.0.1:{other.port}"}
-        async with watching(config_of(1, "SSL"), cluster) as watched:
-            await eventually(lambda: watched.problems)
-            said = "listener CLIENT: 127.0.0.1:9092 is what broker 2 advertises, but broker.id is 1"
-            assert watched.problems == [f"{said}; one of the two is wrong"]
-            assert not watched.registry.registered
-            cluster.configs["advertised.listeners"] = "CLIENT://127.0.0.1:9092,INTERNAL://127.0.0.1:11"
-            await eventually(lambda: watched.problems[-1] is None)
-            assert watched.registry.registered
-
-
 @pytest.mark.promise(
     "addresses.md", "A sidecar is ready once it knows the addresses of all brokers, by the registry or by its map."
 )
@@ -344,27 +320,6 @@ async def test_a_listener_that_rewrites_is_ready_once_the_other_sidecars_are_kno
         mapped = {"rewrite.addresses": True, "rewrite.addresses.map": {2: "kafka-2.example:9092"}}
         async with watching(config_of(1, listeners=[{**listener, **mapped}]), cluster) as watched:
             await eventually(lambda: watched.problems == [fleet_poller.ADDRESSES_UNKNOWN, None])
-
-
-async def test_it_withdraws_once_another_broker_answers_at_its_own_address(cluster, monkeypatch):
-    monkeypatch.setattr(fleet_poller, "VERSIONS_INTERVAL", 0.01)
-    broker = Broker(1, NEW)
-    async with listening(broker):
-        config = config_of(broker.port)
-        listener = config.listeners[0].model_copy(update={"upstream_source": "127.0.0.9"})
-        async with watching(config.model_copy(update={"listeners": (listener,)}), cluster) as watched:
-            await eventually(lambda: watched.registry.registered)
-            assert (decode(watched.registry.written[-1][1]).rack, set(broker.peers)) == ("rack-1", {"127.0.0.9"})
-            broker.node_id = 7
-            await watched.until(lambda: watched.views[-1].node_id == 7)
-            assert not watched.registry.registered
-            broker.node_id = 1
-            await watched.until(lambda: watched.views[-1].node_id == 1)
-            await eventually(lambda: watched.registry.registered)
-        broker.asked.clear()
-        async with watching(config_of(broker.port, "SASL_PLAINTEXT"), cluster) as watched:
-            await watched.until(lambda: watched.entry(1).protocol_max == ranges(NEW).max)
-            assert set(broker.asked) == {messages.API_VERSIONS}, "nothing else without a login"
 
 
 @pytest.mark.promise(

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.config import Config, load
-from proxy.coordinator.effects import ClosePartition, WriteRecords
+from proxy.coordinator.effects import WriteRecords
 from proxy.coordinator.events import EndpointsChanged, Event, WriteAborted, WriteCommitted
 from proxy.coordinator.wire import EndpointEntry
 from proxy.fleet import group_partitions
@@ -92,13 +92,6 @@ class Fleet:
     def update_groups(self, groups: object) -> None: ...
 
 
-class Open:
-    closed = 0
-
-    def close(self) -> None:
-        self.closed += 1
-
-
 def config_of(tmp_path: Path, *listeners: str) -> Config:
     path = tmp_path / "sidecar.yaml"
     lines = [f"- {{name: {one}, bind: '127.0.0.1:{9092 + n}', upstream: k:1}}" for n, one in enumerate(listeners)]
@@ -122,12 +115,3 @@ async def test_the_addresses_of_a_new_listener_are_told_with_the_reload(tmp_path
     cluster.reconfigure(config_of(tmp_path, "CLIENT", "LATE"))
     await asyncio.sleep(0)
     assert events == [EndpointsChanged({"CLIENT": client}), EndpointsChanged({"CLIENT": client, "LATE": late})]
-
-
-async def test_all_open_partitions_are_closed_once(tmp_path: Path) -> None:
-    cluster = cluster_of(config_of(tmp_path, "CLIENT"), [])
-    opened: dict[int, Any] = {0: Open(), 3: Open()}
-    cluster._partitions.update(opened)
-    cluster.close_partitions()
-    cluster.perform(ClosePartition(3))
-    assert [one.closed for one in opened.values()] == [1, 1]

@@ -266,16 +266,6 @@ async def test_nothing_is_known_where_nobody_listens(kafka: Kafka, asking: Askin
     assert not await asking.is_empty(0)
 
 
-async def test_a_connection_without_questions_is_closed_and_opened_again(
-    kafka: Kafka, asking: Asking, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(broker_queries, "IDLE_TIMEOUT", 0.01)
-    kafka.scripts[OFFSET_FETCH] = offsets((0, 5, 0))
-    for _ in range(2):
-        assert await asking.read() == {("t", 0): 5}
-        await kafka.ended()
-
-
 async def test_closing_ends_a_request_that_is_under_way_and_reports_nothing(kafka: Kafka, asking: Asking) -> None:
     kafka.silent = True
     for group in ("g", "h"):

@@ -215,19 +215,3 @@ async def test_a_name_without_an_address_is_reported_once_and_asked_for_again(mo
         await looked_up()
         assert await known.resolve(["gone"]) == {"gone": "10.0.0.1"}
     assert [line["first"] for line in logs] == 2 * [{"gone": "Name or service not known"}]
-
-
-async def test_a_name_whose_turn_has_not_come_is_not_said_to_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    resolver = Resolver(monkeypatch, {f"slow{number}": None for number in range(9)})
-    resolver.answers["slow8"] = OSError(-2, "Name not known")
-    known = HostResolver()
-    with capture_logs() as logs:
-        assert await known.resolve(list(resolver.answers)) == {}
-        assert resolver.asked == ["slow0", "slow1"]
-        resolver.go.set()
-        await looked_up()
-        assert await known.resolve(list(resolver.answers)) == {f"slow{number}": "10.0.0.9" for number in range(8)}
-    assert [line["first"] for line in logs] == [
-        {"slow0": "no answer yet", "slow1": "no answer yet"},
-        {"slow8": "Name not known"},
-    ]

@@ -1,7 +1,6 @@
 """What the poller reports, stores and logs, before a cluster made of bytes; each poll is asked for by a refresh."""
 
 import asyncio
-import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -263,23 +262,6 @@ async def test_names_stand_for_their_address_as_brokers_read_them(cluster: Clust
     assert [[*line["first"]] for line in logs if line["event"] == "quota_names_unknown"] == [["0x7f.1"]]
 
 
-async def test_very_many_quotas_leave_the_loop_to_others(cluster: Cluster) -> None:
-    class Empty(Cluster):
-        def _quotas(self, code: int) -> bytes:
-            return struct.pack(">ihhi", 0, code, -1, 10_000) + 10_000 * struct.pack(">ii", 0, 0)
-
-    cluster.stored = {f"10.0.{number // 256}.{number % 256}": 5.0 for number in range(10_000)}
-    for asked, count in ((cluster, 10_000), (Empty(), 0)):
-        watched, turns = Watched(asked, config_of({})), 0
-        watched.watch.start()
-        while not watched.watch.ended:
-            await asyncio.sleep(0)
-            turns += 1
-        await watched.watch.close()
-        assert sum(len(change.ip_rates) for change in watched.changes) == count
-        assert turns > 100, count
-
-
 async def test_what_it_cannot_ask_it_says_once_and_does_not_try(cluster: Cluster) -> None:
     internal = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
     for protect in (True, False):
@@ -298,24 +280,3 @@ async def test_what_it_cannot_ask_it_says_once_and_does_not_try(cluster: Cluster
         watched.watch.reconfigure(config_of({"protect.upstream": not protect}, internal=internal))
         assert (watched.watch.state.problem is not None) != protect
         assert watched.problems == [], protect
-
-
-async def test_a_mistake_of_whoever_is_reported_does_not_end_the_watch(cluster: Cluster) -> None:
-    reported: list[ClusterQuotas] = []
-
-    def broken_once(found: ClusterQuotas) -> None:
-        reported.append(found)
-        if len(reported) == 1:
-            raise ValueError("a mistake")
-
-    cluster.stored = {"10.0.0.1": 5.0}
-    watch = Counted(config_of({}), broken_once, lambda _: None, caller=cluster)
-    with capture_logs() as logs:
-        watch.start()
-        await eventually(lambda: watch.ended > 0)
-        assert "see its log" in (watch.state.error or "")
-        watch.refresh()
-        await eventually(lambda: watch.state.ok)
-        await watch.close()
-    assert [found.ip_rates for found in reported] == 2 * [{"10.0.0.1": 5}]
-    assert "quota_poller_failed" in [line["event"] for line in logs]

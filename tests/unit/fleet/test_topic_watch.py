@@ -5,14 +5,13 @@ from collections.abc import AsyncIterator, Mapping
 
 import pytest
 import pytest_asyncio
-from structlog.testing import capture_logs
 
 from proxy.errors import BrokersideError
 from proxy.fleet import topic_watch
 from proxy.fleet.schedule import Schedule
 from proxy.fleet.topic_watch import TopicWatch
 from proxy.rpc.messages import RpcRequest
-from proxy.rpc.topic_messages import DescribedTopic, decode_described_topics, describe_topics_request
+from proxy.rpc.topic_messages import DescribedTopic, describe_topics_request
 
 ANSWER = bytes.fromhex(
     "000000000002000000010a3132372e302e302e31000060550000175576776c794d643451322d5662546255776767673551000000010300000274"
@@ -119,40 +118,6 @@ async def test_each_watch_is_reported_once_and_an_answer_that_says_the_same_in_o
         assert await watching.report() == {}
 
 
-async def test_an_answer_that_is_the_last_one_is_not_read(watching: Watching, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large one, of all topics, is read on a thread."""
-    read: list[bytes] = []
-
-    def decode(answer: bytes) -> Mapping[str, DescribedTopic]:
-        read.append(answer)
-        return decode_described_topics(answer)
-
-    monkeypatch.setattr(topic_watch, "decode_described_topics", decode)
-    monkeypatch.setattr(topic_watch, "MAX_DECODED_HERE", 0)
-    watching.begin(all_topics=True)
-    assert await watching.report() == T
-    await watching.cluster.asked_again(3)
-    assert len(read) == 1
-    assert set(watching.cluster.asked) == {describe_topics_request(None)}
-
-
-async def test_an_outage_is_logged_once_and_changes_nothing(
-    watching: Watching, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("proxy.fleet.schedule.FIRST_POLL_RETRY", 0.001)
-    watching.begin("t")
-    await watching.report()
-    with capture_logs() as logs:
-        watching.cluster.answer = None
-        watching.watch.refresh()
-        await watching.cluster.asked_again(2)
-        watching.cluster.answer = ANSWER
-        watching.watch.refresh()
-        await watching.cluster.asked_again(2)
-    assert [one["event"] for one in logs] == ["topics_unknown", "topics_known"]
-    assert watching.reports.empty()
-
-
 def looks(schedule: Schedule, until: float, *, took: float = 0.0, fails: bool = False) -> list[float]:
     """When it polls until then, each poll taking that long."""
     times = []
@@ -183,14 +148,3 @@ def test_it_looks_at_once_and_then_every_ten_seconds_and_sooner_after_a_poke_or_
     schedule.succeeded(50.0, 50.0)
     schedule.failed(60.0, 60.0)
     assert schedule.next_at() == 61.0
-
-
-def test_many_pokes_are_no_more_than_five_looks_a_second() -> None:
-    schedule, times = Schedule(0.0), []
-    for step in range(1024):
-        now = step / 1024
-        schedule.refresh(now)
-        if schedule.next_at() <= now:
-            times.append(now)
-            schedule.succeeded(now, now)
-    assert times == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8], abs=0.01)

@@ -13,27 +13,8 @@ from proxy.config import Endpoint
 from proxy.core.encode import encode
 from proxy.core.schema import layout
 from proxy.errors import MalformedBody
-from proxy.rpc.group_messages import (
-    CLASSIC_GROUPS,
-    CONSUMER_GROUPS,
-    DEAD,
-    SHARE_GROUPS,
-    coordinators_request,
-    decode_coordinators,
-    decode_offsets,
-    decode_states,
-    groups_request,
-    stable_offsets_request,
-)
+from proxy.rpc import group_messages, topic_messages
 from proxy.rpc.messages import RpcRequest
-from proxy.rpc.topic_messages import (
-    DescribedTopic,
-    decode_described_topics,
-    decode_end_offsets,
-    decode_leaders,
-    describe_topics_request,
-    end_offsets_request,
-)
 from tests.cases import each
 
 GROUP = OffsetFetchRequest.OffsetFetchRequestGroup
@@ -44,19 +25,22 @@ PARTITION = TOPIC.ListOffsetsPartition
 @each(
     ("request_", "expected"),
     [
-        (coordinators_request(["g", "h"]), FindCoordinatorRequest(key_type=0, coordinator_keys=["g", "h"], version=4)),
         (
-            stable_offsets_request(["g", "h"]),
+            group_messages.coordinators_request(["g", "h"]),
+            FindCoordinatorRequest(key_type=0, coordinator_keys=["g", "h"], version=4),
+        ),
+        (
+            group_messages.stable_offsets_request(["g", "h"]),
             OffsetFetchRequest(
                 groups=[GROUP(group_id=one, topics=None) for one in ("g", "h")], require_stable=True, version=8
             ),
         ),
         (
-            groups_request(CLASSIC_GROUPS, ["g"]),
+            group_messages.groups_request(group_messages.CLASSIC_GROUPS, ["g"]),
             DescribeGroupsRequest(groups=["g"], include_authorized_operations=False, version=5),
         ),
         (
-            end_offsets_request("t", [4]),
+            topic_messages.end_offsets_request("t", [4]),
             ListOffsetsRequest(
                 replica_id=-1,
                 isolation_level=0,
@@ -71,8 +55,8 @@ PARTITION = TOPIC.ListOffsetsPartition
 def test_requests(request_: RpcRequest, expected: Any) -> None:
     assert (request_.key, request_.version) == (expected.API_KEY, expected.version)
     assert request_.body == b"\0" + expected.encode(header=False, framed=False)
-    for kind in (CONSUMER_GROUPS, SHARE_GROUPS):
-        request = groups_request(kind, ["g"])
+    for kind in (group_messages.CONSUMER_GROUPS, group_messages.SHARE_GROUPS):
+        request = group_messages.groups_request(kind, ["g"])
         assert (request.key, request.version, request.body) == (kind.key, kind.version, b"\0\x02\x02g\0\0")
 
 
@@ -104,12 +88,12 @@ METADATA = {
     ("decode", "response", "expected"),
     [
         (
-            decode_coordinators,
+            group_messages.decode_coordinators,
             answer(10, 4, {"Coordinators": [{"Key": "g", "Host": "k", "Port": 9092}, {"Key": "h", "ErrorCode": 15}]}),
             {"g": (0, Endpoint("k", 9092)), "h": (15, Endpoint("", 0))},
         ),
         (
-            decode_offsets,
+            group_messages.decode_offsets,
             answer(
                 9,
                 8,
@@ -124,22 +108,22 @@ METADATA = {
             {"g": (0, {("t", 1): 5, ("u", 0): 0}), "h": (88, {("t", 0): 5}), "i": (16, {})},
         ),
         (
-            partial(decode_states, CLASSIC_GROUPS),
+            partial(group_messages.decode_states, group_messages.CLASSIC_GROUPS),
             answer(15, 5, {"Groups": [{"GroupId": "g", "GroupState": "Stable"}, {"GroupId": "h", "ErrorCode": 14}]}),
             {"g": (0, "Stable"), "h": (14, "")},
         ),
         (
-            partial(decode_states, CONSUMER_GROUPS),
+            partial(group_messages.decode_states, group_messages.CONSUMER_GROUPS),
             answer(69, 0, {"Groups": [{"GroupId": "g", "ErrorCode": 69}, {"GroupId": "h", "ErrorCode": 35}]}),
-            {"g": (0, DEAD), "h": (0, DEAD)},
+            {"g": (0, group_messages.DEAD), "h": (0, group_messages.DEAD)},
         ),
         (
-            lambda body: decode_leaders(body, "t", [0, 1, 2]),
+            lambda body: topic_messages.decode_leaders(body, "t", [0, 1, 2]),
             answer(3, 12, METADATA),
             {0: (5, Endpoint("", 0)), 1: (5, Endpoint("", 0)), 2: (0, Endpoint("k", 9092))},
         ),
         (
-            decode_end_offsets,
+            topic_messages.decode_end_offsets,
             answer(2, 7, {"Topics": [{"Name": "t", "Partitions": [{"PartitionIndex": 2, "Offset": 7}]}]}),
             {2: (0, 7)},
         ),
@@ -168,17 +152,21 @@ def test_the_request_names_topics_and_creates_none() -> None:
     expected = MetadataRequest(
         topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False, version=12
     )
-    request = describe_topics_request(["t"])
+    request = topic_messages.describe_topics_request(["t"])
     assert (request.key, request.version) == (3, 12)
     assert request.body == b"\0" + expected.encode(header=False, framed=False)
-    assert describe_topics_request(None).body == b"\0\0\0\0\0"
+    assert topic_messages.describe_topics_request(None).body == b"\0\0\0\0\0"
 
 
 def test_topics_have_an_id_and_a_leader_of_each_partition_or_none_and_cut_answers_are_malformed() -> None:
-    assert decode_described_topics(DESCRIBED_TOPICS) == {"t": DescribedTopic("x2WV4MPmRI633fAt3yEvuQ", (1, 1, 1))}
+    assert topic_messages.decode_described_topics(DESCRIBED_TOPICS) == {
+        "t": topic_messages.DescribedTopic("x2WV4MPmRI633fAt3yEvuQ", (1, 1, 1))
+    }
     at = LEADER_OF_PARTITION_1
-    found = decode_described_topics(DESCRIBED_TOPICS[:at] + b"\xff\xff\xff\xff" + DESCRIBED_TOPICS[at + 4 :])
+    found = topic_messages.decode_described_topics(
+        DESCRIBED_TOPICS[:at] + b"\xff\xff\xff\xff" + DESCRIBED_TOPICS[at + 4 :]
+    )
     assert found["t"].leaders == (1, -1, 1)
     for length in range(len(DESCRIBED_TOPICS)):
         with pytest.raises(MalformedBody):
-            decode_described_topics(DESCRIBED_TOPICS[:length])
+            topic_messages.decode_described_topics(DESCRIBED_TOPICS[:length])
