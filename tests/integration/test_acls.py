@@ -191,9 +191,6 @@ def test_nothing_is_denied_and_every_acl_is_needed(decisions: list[tuple[str, Ri
     assert {right for right in granted() if not any(right.covers(one) for one in used)} == set()
 
 
-# ---- what Kafka's tools read and change -----------------------------------------------------------------------------
-
-
 USERS = ("admin", "bob")
 DENIALS = {29: "topic", 30: "group", 31: "cluster", 53: "transactional_id", 65: "delegation_token"}
 """TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, DELEGATION_TOKEN_AUTHORIZATION_FAILED."""

@@ -9,23 +9,22 @@ import asyncio
 import contextlib
 import struct
 import subprocess
-import sys
 from base64 import urlsafe_b64decode
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from confluent_kafka.admin import AdminClient
 
 from proxy.config import load
 from proxy.core.apis import response_header_is_flexible
 from proxy.core.struct import view
 from proxy.interceptors.address_rewriter import FETCH, FIRST_VERSIONS, METADATA, PRODUCE, SHARE_ACKNOWLEDGE
-from proxy.local import broker, cluster, process
+from proxy.local import broker, cluster
 from proxy.local.cluster import tool
 from proxy.local.ports import HOST, free_ports
 from proxy.local.readiness import known_brokers
@@ -35,7 +34,7 @@ from proxy.net import upstream_check
 from proxy.net.upstream import Upstream
 from tests.integration.librdkafka import consume, produce
 from tests.integration.quotas import Asker, questions
-from tests.integration.sidecars import running, until
+from tests.integration.sidecars import running, spawned, until
 from tests.integration.tap import Tapped, frames, tap
 from tests.integration.topics import described, new_topic
 from tests.interop.clients import BUILDING, CLIENTS, Client, digest
@@ -90,11 +89,8 @@ def site(folder: Path, kafka: str, *, registry: bool) -> Iterator[Site]:
             if not registry:
                 others = {str(other): at for other, at in enumerate(dialled, 1) if other != node.id}
                 listener["rewrite.addresses.map"] = others
-            path = folder / f"rewriting-{node.id}.yaml"
-            path.write_text(yaml.safe_dump(config))
             taps.append(stack.enter_context(tap(address, listener["bind"])))
-            sidecars.append(SidecarProcess.spawn(path, path.with_suffix(".log"), node.admin))
-            stack.callback(sidecars[-1].stop)
+            sidecars.append(stack.enter_context(spawned(config, folder)))
         for sidecar in sidecars:
             sidecar.wait_ready()
         for address in dialled:
@@ -114,14 +110,9 @@ def plain_sidecar(made: Site) -> Iterator[str]:
     config["listeners"][0]["bind"] = address
     config["admin"] = {"bind": admin}
     del config["observer.class.names"], config["audit"], config["internal.bootstrap.servers"]
-    path = node.home.parent / "plain.yaml"
-    path.write_text(yaml.safe_dump(config))
-    sidecar = process.spawn([sys.executable, "-m", "proxy", "run", "-c", str(path)], path.with_suffix(".log"))
-    try:
+    with spawned(config, node.home.parent):
         until(lambda: known_brokers(address))
         yield address
-    finally:
-        process.stop([sidecar], 10)
 
 
 def plan(folder: Path, kafka: str) -> None:
@@ -180,23 +171,8 @@ def assert_hidden(brokers: Site) -> None:
 def test_every_version_of_each_response_differs_in_addresses_alone(brokers: Site, topic: str) -> None:
     """Each is asked of a broker that is not the leader, so that it names the one that is; but for ShareAcknowledge,
     which does so only after a leader that had given out records has moved."""
-    with Asker(brokers.state.nodes[0].upstream) as direct, Asker(brokers.dialled[0]) as relayed:
-        assert relayed.versions().items() >= direct.versions().items()
-        compared = 0
-        for key, version, values in asked(direct, topic):
-            body = expected = b""
-
-            def is_same(answer: bytes) -> bool:
-                """The controller's id is that of any broker, and the cluster may still change: both are asked anew."""
-                nonlocal body, expected
-                body = direct.until(key, version, values, lambda body: PRIVATE.encode() in body)  # noqa: B023
-                expected = rewritten(rewriting(brokers.known), Drawn(key, version, True, body, {}))  # noqa: B023
-                return answer == expected
-
-            found = relayed.until(key, version, values, is_same)
-            assert found == expected, (key, version)
-            compared += body != expected
-    assert compared >= (25 if brokers.state.kafka_version == "3.9.2" else 30)
+    addresses = rewriting(brokers.known)
+    compare(brokers, brokers.dialled[0], topic, lambda *of: rewritten(addresses, Drawn(*of[:2], True, of[2], {})))
     assert_hidden(brokers)
 
 
@@ -204,20 +180,28 @@ def test_every_version_of_each_response_differs_in_addresses_alone(brokers: Site
 @pytest.mark.promise("addresses.md", "Without rewriting no byte of a response with addresses changes.")
 @newest
 def test_without_rewriting_every_response_is_the_brokers(brokers: Site, topic: str) -> None:
-    with plain_sidecar(brokers) as address, Asker(brokers.state.nodes[0].upstream) as direct, Asker(address) as relayed:
-        compared = 0
+    with plain_sidecar(brokers) as address:
+        compare(brokers, address, topic, lambda key, version, body: body)
+
+
+def compare(brokers: Site, through: str, topic: str, expect: Callable[[int, int, bytes], bytes]) -> None:
+    compared = 0
+    with Asker(brokers.state.nodes[0].upstream) as direct, Asker(through) as relayed:
+        assert relayed.versions().items() >= direct.versions().items()
         for key, version, values in asked(direct, topic):
-            body = b""
+            body = expected = b""
 
             def is_same(answer: bytes) -> bool:
-                nonlocal body
+                """The controller's id is that of any broker, and the cluster may still change: both are asked anew."""
+                nonlocal body, expected
                 body = direct.until(key, version, values, lambda body: PRIVATE.encode() in body)  # noqa: B023
-                return answer == body
+                expected = expect(key, version, body)  # noqa: B023
+                return answer == expected
 
             found = relayed.until(key, version, values, is_same)
-            assert found == body, (key, version)
+            assert found == expected, (key, version)
             compared += PRIVATE.encode() in body
-    assert compared >= 30
+    assert compared >= (25 if brokers.state.kafka_version == "3.9.2" else 30)
 
 
 def asked(asker: Asker, topic: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
@@ -279,7 +263,8 @@ def test_leaders_that_move_are_found_by_javas_clients(brokers: Site) -> None:
     )  # fmt: skip
     with contextlib.ExitStack() as stack:
         consuming = stack.enter_context(consumer)
-        until(lambda: FETCH in asked_for(brokers, before))  # else it might begin after the last record
+        # Else it might begin after the last record.
+        until(lambda: any(asked[1] == FETCH for asked, _ in passed(brokers, before)))
         producing, asker = stack.enter_context(producer), stack.enter_context(Asker(brokers.state.nodes[0].upstream))
         while not {PRODUCE, FETCH} <= naming(brokers, before):  # and no longer: a record that finds no leader expires
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -300,23 +285,20 @@ def test_leaders_that_move_are_found_by_javas_clients(brokers: Site) -> None:
 def naming(brokers: Site, before: Sequence[Tapped]) -> set[int]:
     """Api keys of the responses with an array of nodes that has named one, but on the connections of ``before``."""
     found = set()
-    for one in since(brokers, before):
-        for request, response in zip(frames(one.requests), frames(one.responses), strict=False):
-            key, version = struct.unpack_from(">hh", request)
-            if response_header_is_flexible(key, version) and key in FIRST_VERSIONS and version >= FIRST_VERSIONS[key]:
-                reported = view(key, version, response[5:], response=True)
-                if reported.get_or_else("NodeEndpoints", ()):
-                    found.add(key)
+    for request, response in passed(brokers, before):
+        key, version = struct.unpack_from(">hh", request)
+        is_flexible = response and response_header_is_flexible(key, version) and key in FIRST_VERSIONS
+        if is_flexible and version >= FIRST_VERSIONS[key]:
+            reported = view(key, version, response[5:], response=True)
+            found |= {key} if reported.get_or_else("NodeEndpoints", ()) else set()
     return found
 
 
-def asked_for(brokers: Site, before: Sequence[Tapped]) -> set[int]:
-    """Api keys of all requests, but on the connections of ``before``."""
-    return {struct.unpack_from(">h", one)[0] for each in since(brokers, before) for one in frames(each.requests)}
-
-
-def since(brokers: Site, before: Sequence[Tapped]) -> list[Tapped]:
-    return [one for one in brokers.tapped() if not any(one is other for other in before)]
+def passed(brokers: Site, before: Sequence[Tapped]) -> Iterator[tuple[bytes, bytes]]:
+    """Requests and their responses, but on the connections of ``before``."""
+    for one in brokers.tapped():
+        if not any(one is other for other in before):
+            yield from zip_longest(frames(one.requests), frames(one.responses), fillvalue=b"")
 
 
 @contextlib.contextmanager
@@ -326,9 +308,6 @@ def started(name: str, *args: str) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
-
-
-# ---- other readers --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise(

@@ -206,9 +206,6 @@ async def test_what_is_being_answered_keeps_its_place(monkeypatch: pytest.Monkey
         assert (await answer)[2] == b"slow\n"
 
 
-# ---- what its paths answer ------------------------------------------------------------------------------------------
-
-
 class Gated:
     """Of a sidecar, what the endpoint asks."""
 

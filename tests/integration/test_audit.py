@@ -291,8 +291,6 @@ def _read_and_write(settings: dict[str, str], audit_topic: str) -> None:
     assert "TOPIC_AUTHORIZATION_FAILED" in str(KafkaException(error))
 
 
-# ---- metrics of requests -------------------------------------------------------------------------------------------
-
 RECORDS = 3_000
 
 

@@ -43,6 +43,7 @@ from tests.frames import API_VERSIONS, METADATA, request, response
 from tests.integration.conftest import free_port
 from tests.integration.metrics import sample, unbalanced
 from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame, upstream
+from tests.integration.sidecars import until_async
 
 
 class Bench:
@@ -79,10 +80,7 @@ class Bench:
         async with asyncio.timeout(60):
             return await self.clients[number][0].read() == b""
 
-    async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(60):
-            while not condition():  # noqa: ASYNC110  # a counter has no event to wait for
-                await asyncio.sleep(0.005)
+    until = staticmethod(until_async)
 
     async def seen(self, condition: Callable[[Snapshot], object]) -> Snapshot:
         async with asyncio.timeout(60):
@@ -381,9 +379,6 @@ async def test_open_connections_are_described_and_closed(run: Run, monkeypatch: 
         assert closed == {"closed_by_operator": 1, "connection_max_idle": PAGE + 2, "connection_max_age": 1}
 
 
-# ---- what a listener answers itself ---------------------------------------------------------------------------------
-
-
 BROKER_METADATA = 30000
 UPDATE = UpdateRequest(2, 1000, (FeatureUpdate(AUDIT_EVENT_SCHEMA, 2),))
 
@@ -584,9 +579,6 @@ async def test_what_changes_is_passed_to_all_processes_and_to_those_to_come(run_
             )
             await all_know()
             assert await site.answer(update_request(7)) == update_response(7, UpdateResult(96, "not now"))
-
-
-# ---- workers in trouble ---------------------------------------------------------------------------------------------
 
 
 REFRESH = 2.0

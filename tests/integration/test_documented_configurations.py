@@ -5,36 +5,34 @@ How a block is completed and placed: ``tests.tools.fragments``. docs/rollout.md 
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import textwrap
-from base64 import urlsafe_b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import yaml
-from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
-from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from observers.views import request_view, response_view
 from proxy.commands.client_settings import client_settings
 from proxy.config import Endpoint
+from proxy.core.encode import encode
+from proxy.core.schema import layout
 from proxy.fleet.connection import BrokerConnection
 from proxy.fleet.security import Security
 from proxy.local import broker, process
-from proxy.local.cluster import ClusterState
 from proxy.local.ports import HOST, free_ports
 from proxy.local.readiness import known_brokers
 from proxy.local.sidecars import SidecarProcess
 from tests.brokers import SCRAM_PASSWORD, SCRAM_USER, TlsBroker
-from tests.integration.asking import Asker
-from tests.integration.sidecars import config_of, running, until
-from tests.integration.topics import described
+from tests.frames import batch
+from tests.integration.sidecars import until
 from tests.tools.fragments import Block, blocks, example
+from tests.unit.observers.samples import exchange
 from tests.unit.terminal import Terminal, brokerside
 
 __all__ = ["brokerside"]
@@ -239,58 +237,29 @@ def test_every_block_is_one_of_these() -> None:
     assert {block.page.name for block in OTHERS} == {"install.md", "opentelemetry.md", "operations.md", "tls.md"}
 
 
-# ---- the example of an observer -------------------------------------------------------------------------------------
-
-
-PRODUCE, FETCH = range(3, 14), range(4, 19)
-
-WANTED = {"ReplicaId": -1, "MaxWaitMs": 500, "MinBytes": 1, "MaxBytes": 2**24, "SessionEpoch": -1}
-PART = {"CurrentLeaderEpoch": -1, "LastFetchedEpoch": -1, "LogStartOffset": -1, "PartitionMaxBytes": 2**20}
-
-WRITING = """
-import json
-from pathlib import Path
-
-class WrittenCounts(ByteCounts):
-    def close(self, timeout):
-        counts = self.topic_produce_bytes_count, self.topic_fetch_bytes_count
-        Path(__file__).with_suffix(".json").write_text(json.dumps(counts))
-"""
-
-
-def led(admin: AdminClient, topic: str) -> bool:
-    """Whether the broker knows that it leads a new topic; until then it refuses records."""
-    first = TopicPartition(topic, 0)
-    try:
-        admin.list_offsets({first: OffsetSpec.latest()})[first].result(30)
-    except KafkaException:
-        return False
-    return True
-
-
 @pytest.mark.promise("observers.md", "The example counts right with every version of Produce and Fetch.")
-def test_the_example_counts_the_bytes_of_every_version(
-    cluster: ClusterState, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The observer writes at its end what it has counted."""
-    (tmp_path / "byte_counts.py").write_text(example() + WRITING)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
-    config = config_of(cluster.nodes[0], **{"observer.class.names": ["byte_counts:WrittenCounts"]})
-    admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
-    until(lambda: led(admin, topic))
-    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 10_000)
-    builder.append(0, None, b"key", b"value", [])
-    batch = bytes(builder.build())
-    size = len(PRODUCE) * len(batch)
-    with running(config, tmp_path) as sidecar:
-        with Asker(cluster.bootstrap) as asker, Asker(cluster.nodes[0].upstream) as direct:
-            topic_id = urlsafe_b64decode(described(direct, topic)["TopicId"] + "==")
-            named = {"Name": topic, "Topic": topic, "TopicId": topic_id}
-            for version in PRODUCE:
-                topics = [{**named, "PartitionData": [{"Records": batch}]}]
-                asker.ask(0, version, {"Acks": 1, "TimeoutMs": 30_000, "TopicData": topics})
-            for version in FETCH:
-                answer = asker.ask(1, version, {**WANTED, "Topics": [{**named, "Partitions": [PART]}]})
-                assert len(answer) > size
-        until(lambda: sidecar.metric("brokerside_observer_delivered_total") >= len(PRODUCE) + len(FETCH))
-    assert json.loads((tmp_path / "byte_counts.json").read_text()) == [{topic: size}, {topic: len(FETCH) * size}]
+def test_the_example_counts_the_bytes_of_every_version() -> None:
+    scope: dict[str, Any] = {}
+    exec(compile(example(), "docs/observers.md", "exec"), scope)
+    counts = scope["ByteCounts"]()
+    counts.configure({})
+    size = len(records := batch(3, b"of some bytes"))
+    for key, versions, response in ((0, range(3, 14), False), (1, range(4, 19), True)):
+        for version in versions:
+            part = {"Records": records}
+            of_topic = {
+                "Name": "t",
+                "Topic": "t",
+                "TopicId": uuid4().bytes,
+                "PartitionData": [part],
+                "Partitions": [part],
+            }
+            body = encode(layout(key, version, response=response), {"TopicData": [of_topic], "Responses": [of_topic]})
+            one = exchange(api_key=key, api_version=version, request_raw=body, response_raw=body)
+            assert counts.wants(key, version)
+            if response:
+                counts.asked = (f"{version}", key)
+                counts.record_response(response_view(one, lambda _: "t"), version, f"{version}")
+            else:
+                counts.record_request(request_view(one, lambda _: "t"), "::1", "User:x", key, version, f"{version}")
+    assert (counts.topic_produce_bytes_count, counts.topic_fetch_bytes_count) == ({"t": 11 * size}, {"t": 15 * size})

@@ -208,9 +208,6 @@ def audited(read: list[Envelope]) -> int:
     return len(boots)
 
 
-# ---- brokers and sidecars that are killed ---------------------------------------------------------------------------
-
-
 @pytest.fixture
 def own_cluster(tmp_path: Path) -> Iterator[ClusterState]:
     yield local_cluster.up(tmp_path, progress=False)

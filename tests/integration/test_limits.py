@@ -335,9 +335,6 @@ def test_the_table_names_what_a_broker_has(cluster: ClusterState) -> None:
     assert f"kafka.server:type=socket-server-metrics,ip={STRANGER}" not in rates
 
 
-# ---- principals -----------------------------------------------------------------------------------------------------
-
-
 def is_served(peer: Peer) -> bool:
     try:
         return bool(peer.ask(METADATA, 1, b"\0\0\0\0"))

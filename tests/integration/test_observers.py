@@ -21,24 +21,25 @@ from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.workload import create_topics
 from tests.golden.frames import Frame
-from tests.integration import onlooker
+from tests.integration import recorder
 from tests.integration.feature_sidecars import delete_topics
 from tests.integration.librdkafka import consume, produce
 from tests.integration.metrics import sample
-from tests.integration.onlooker import FETCH, METADATA, PRODUCE, ObservedCall
+from tests.integration.recorder import FETCH, METADATA, PRODUCE, ObservedCall
 from tests.integration.sidecars import config_of, running
 from tests.integration.tap import tap
+from tests.unit.observers.test_packet_capture import capture
 
 pytestmark = pytest.mark.kafka
 
-MODULE = "tests.integration.onlooker"
+MODULE = "tests.integration.recorder"
 
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where onlookers write."""
     path = tmp_path / "calls.jsonl"
-    monkeypatch.setenv(onlooker.FILE, str(path))
+    monkeypatch.setenv(recorder.FILE, str(path))
     return path
 
 
@@ -59,7 +60,11 @@ def settled(sidecar: SidecarProcess, file: Path) -> list[ObservedCall]:
     while True:
         assert time.monotonic() < deadline, "it never became quiet"
         time.sleep(0.2)  # more than a flush of the data path
-        waiting, before, reported = sidecar.metric("brokerside_observer_queued"), len(reported), onlooker.read(file)
+        waiting, before, reported = (
+            sidecar.metric("brokerside_observer_queued"),
+            len(reported),
+            recorder.read(file, ObservedCall),
+        )
         quiet = quiet + 1 if reported and not waiting and len(reported) == before else 0
         if quiet == 5:
             return reported
@@ -124,8 +129,6 @@ def test_nothing_is_decoded_for_an_observer_that_does_not_want_it(
         assert sample(text, "brokerside_observer_delivered_total") == (metadata if names else 0)
 
 
-# ---- observers try: packets of real clients in a file, and an observer over them ------------------------------------
-
 PORT = 9092
 SYN, ACK, FIN = 2, 16, 1
 
@@ -151,40 +154,26 @@ class Counting:
 NAME = "counting:Counting"
 
 
-class Recording:
-    """Writes packets as tcpdump does, on a link of type Ethernet."""
+def packets_of(client: int, requests: list[bytes], responses: list[bytes]) -> list[bytes]:
+    """A whole connection, on a link of raw IP: each request, then its response; the numbers of the client wrap."""
+    packets: list[bytes] = []
+    at = {(client, PORT): 0xFFFFFFF0, (PORT, client): 100}
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.packets: list[bytes] = []
-        self.records = 0  # in requests to produce; those of one that the broker refused are sent again
-
-    def add(self, client: int, side: str, sequence: int, flags: int, data: bytes = b"") -> None:
-        ports = (client, PORT) if side == "client" else (PORT, client)
-        tcp = struct.pack(">HHIIBBHHH", *ports, sequence & 0xFFFFFFFF, 0, 5 << 4, flags, 65535, 0, 0)
+    def add(ports: tuple[int, int], flags: int, data: bytes = b"") -> None:
+        tcp = struct.pack(">HHIIBBHHH", *ports, at[ports] & 0xFFFFFFFF, 0, 5 << 4, flags, 65535, 0, 0)
         ip = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 40 + len(data), 0, 0, 64, 6, 0, b"\x7f\0\0\1", b"\x7f\0\0\1")
-        self.packets.append(bytes(12) + b"\x08\0" + ip + tcp + data)
+        packets.append(ip + tcp + data)
+        at[ports] += len(data) or 1
 
-    def converse(self, client: int, requests: bytes, responses: bytes) -> None:
-        """A whole connection: each request, then its response; the numbers wrap in the middle."""
-        at = {"client": 0xFFFFFFF0, "broker": 100}
-        for side in at:
-            self.add(client, side, at[side], SYN)
-            at[side] += 1
-        sent = [split(requests), split(responses)]
-        for pair in zip(*sent, strict=True):
-            for side, frame in zip(at, pair, strict=True):
-                for start in range(0, len(frame), 1000):
-                    part = frame[start : start + 1000]
-                    self.add(client, side, at[side], ACK, part)
-                    at[side] += len(part)
-        for side in at:
-            self.add(client, side, at[side], FIN | ACK)
-
-    def write(self, packets: list[bytes]) -> None:
-        head = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1)
-        lines = [struct.pack("<IIII", 1_700_000_000, n, len(one), len(one)) + one for n, one in enumerate(packets)]
-        self.path.write_bytes(head + b"".join(lines))
+    for ports in at:
+        add(ports, SYN)
+    for pair in zip(requests, responses, strict=False):  # without what a client did not wait for
+        for ports, frame in zip(at, pair, strict=True):
+            for start in range(0, len(frame), 1000):
+                add(ports, ACK, frame[start : start + 1000])
+    for ports in at:
+        add(ports, FIN | ACK)
+    return packets
 
 
 def split(data: bytes) -> list[bytes]:
@@ -204,68 +193,55 @@ def records_in(frame: bytes) -> int:
     return sum(one.records.records for one in facts.partitions if isinstance(one, ProducedPartition))
 
 
+Recording = tuple[Path, int]
+"""A capture, and how many records it has in requests to produce; those of one that was refused are sent again."""
+
+
 @pytest.fixture(scope="module")
 def recording(cluster: ClusterState, tmp_path_factory: pytest.TempPathFactory) -> Recording:
     """What a producer sent to the broker, and what came back."""
     folder = tmp_path_factory.mktemp("clients")
-    made = Recording(folder / "clients.pcap")
     (folder / "counting.py").write_text(COUNTING)
     node = cluster.nodes[0]
     topic = f"tried-{uuid.uuid4().hex[:8]}"
     create_topics(cluster.internal_bootstrap, {topic: {}}, 1)
     with tap(node.advertised, node.upstream) as tapped:
         assert produce(node.advertised, topic, [os.urandom(2000) for _ in range(30)]) == 30
+    packets, records = [], 0
     for number, one in enumerate(tapped):
         requests, responses = split(bytes(one.requests)), split(bytes(one.responses))
-        made.records += sum(map(records_in, requests[: len(responses)]))
-        made.converse(40_000 + number, b"".join(requests[: len(responses)]), b"".join(responses))
-    assert made.records >= 30
-    made.write(made.packets)
-    return made
+        records += sum(map(records_in, requests[: len(responses)]))
+        packets += packets_of(40_000 + number, requests, responses)
+    assert records >= 30
+    (folder / "clients.pcap").write_bytes(capture(101, *packets).getvalue())
+    return folder / "clients.pcap", records
 
 
 def try_it(recording: Recording, *more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "proxy", "observers", "try", str(recording.path), "--observer", NAME, *more]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(recording.path.parent), os.getcwd()))}
+    path, _ = recording
+    command = [sys.executable, "-m", "proxy", "observers", "try", str(path), "--observer", NAME, *more]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(path.parent), os.getcwd()))}
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
-
-
-def settings(recording: Recording, **values: int) -> tuple[str, str]:
-    path = recording.path.with_name("sidecar.yaml")
-    one = {"name": "CLIENT", "bind": f"127.0.0.1:{PORT}", "upstream": "127.0.0.1:2"}
-    config = {
-        "broker.id": 1,
-        "internal.bootstrap.servers": "127.0.0.1:3",
-        "listeners": [one],
-        "observer.class.names": [NAME],
-        "observers": {NAME: values},
-    }
-    path.write_text(yaml.safe_dump(config))
-    return "--config", str(path)
 
 
 @pytest.mark.promise("observers.md", "observers try reports every request in a capture.")
 def test_every_record_of_a_real_producer_is_reported(recording: Recording) -> None:
-    """Packets may come again and in another order."""
     done = try_it(recording, "--memory")
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"records {recording.records}\n" in done.stdout
+    assert f"records {recording[1]}\n" in done.stdout
     assert "raised       nothing\n" in done.stdout
     assert "held         " in done.stdout
-    packets = list(recording.packets)
-    large = [n for n, one in enumerate(packets) if len(one) == 1054]  # there is more of the frame after these
-    for number in large:
-        packets[number], packets[number + 1] = packets[number + 1], packets[number]
-    recording.write([one for packet in packets for one in [packet] * (1 + (len(packet) > 60))])
-    done = try_it(recording)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"records {recording.records}\n" in done.stdout
 
 
 @pytest.mark.promise("observers.md", "observers try shows an error of the observer with its traceback.")
 def test_an_observer_that_raises_is_shown_where(recording: Recording) -> None:
-    done = try_it(recording, *settings(recording, limit=recording.records - 1))
+    limit = recording[1] - 1
+    path = recording[0].with_name("sidecar.yaml")
+    one = {"name": "CLIENT", "bind": f"127.0.0.1:{PORT}", "upstream": "127.0.0.1:2"}
+    config = {"broker.id": 1, "internal.bootstrap.servers": "127.0.0.1:3", "listeners": [one]}
+    path.write_text(yaml.safe_dump(config | {"observer.class.names": [NAME], "observers": {NAME: {"limit": limit}}}))
+    done = try_it(recording, "--config", str(path))
     assert done.returncode == 1
-    assert f"ValueError: more than {recording.records - 1}\n" in done.stderr
+    assert f"ValueError: more than {limit}\n" in done.stderr
     assert "counting.py" in done.stderr
     assert "raised       record_request 1\n" in done.stdout

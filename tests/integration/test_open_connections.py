@@ -185,9 +185,6 @@ def closed(admin: str) -> float:
     return sample(admin_client.get_metrics(Endpoint.parse(admin)), METRIC, cause="connection_max_age")
 
 
-# ---- brokerside top -------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def admin(cluster: ClusterState, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The admin endpoint of a sidecar through which a producer has just written."""

@@ -286,8 +286,6 @@ async def test_what_was_sent_right_before_a_reset_arrives_and_the_connection_end
             await running.ends(broker_reset=1)
 
 
-# ---- what the sidecar answers itself ------------------------------------------------------------------------------
-
 UNSENT = 65_536
 """Bytes that may wait to be written besides answers."""
 
@@ -418,9 +416,6 @@ async def test_a_broker_that_ends_before_it_answers_ends_a_client_with_many_open
         assert await reader.read() == b""
         writer.close()
         await running.ends(broker_closed=1)
-
-
-# ---- behind a load balancer -----------------------------------------------------------------------------------------
 
 
 @asynccontextmanager

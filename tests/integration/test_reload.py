@@ -111,9 +111,6 @@ def test_a_reload_asked_for_while_it_starts_does_not_end_it(tmp_path: Path) -> N
             until(lambda sidecar=sidecar: limit(sidecar) == 9)  # type: ignore[misc]
 
 
-# ---- the log --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.promise("logging.md", "On a terminal the log of a sidecar is text for people.")
 def test_on_a_terminal_it_is_text(tmp_path: Path) -> None:
     path = tmp_path / "sidecar.yaml"

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -21,10 +21,9 @@ from proxy.errors import LocalError
 from proxy.local import process
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import HOST, free_ports
-from proxy.local.sidecars import SidecarProcess
 from proxy.net.listening_sockets import ListeningSockets, PassedSocket, sockets_of_systemd
 from tests.integration.quotas import Peer
-from tests.integration.sidecars import config_of, until
+from tests.integration.sidecars import config_of, running, until
 from tests.tools.bench.measure import children
 from tests.unit.test_sd_notify import Manager
 
@@ -45,23 +44,20 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager
 def test_a_sidecar_notifies_of_its_start_each_reload_and_its_stop(
     workers: int, cluster: ClusterState, manager: Manager, tmp_path: Path
 ) -> None:
-    node, path = cluster.nodes[0], tmp_path / "sidecar.yaml"
-    config = config_of(node, workers=workers)
-    path.write_text(yaml.safe_dump(config))
-    sidecar = SidecarProcess.start(path, tmp_path / "sidecar.log", node.admin)
+    config = config_of(cluster.nodes[0], workers=workers)
     seen: list[dict[str, str]] = []
 
     def count(key: str) -> int:
         seen.extend(manager.received())
         return sum(key in message for message in seen)
 
-    try:
+    with running(config, tmp_path) as sidecar:
         until(lambda: count("READY") == 1)
         until(lambda: count("WATCHDOG") >= 5)
         assert count("RELOADING") == 0
         os.kill(sidecar.process.pid, signal.SIGHUP)
         until(lambda: count("READY") == 2)
-        path.write_text(yaml.safe_dump(config | {"log.level": "loud"}))
+        sidecar.config.write_text(yaml.safe_dump(config | {"log.level": "loud"}))
         until(lambda: count("READY") == 3)
         assert count("RELOADING") == 2
         states = [message for message in seen if "WATCHDOG" not in message]
@@ -74,9 +70,6 @@ def test_a_sidecar_notifies_of_its_start_each_reload_and_its_stop(
         assert failed in seen
         for child in children(sidecar.process.pid):
             assert b"NOTIFY_SOCKET" not in Path(f"/proc/{child}/environ").read_bytes()
-    finally:
-        stopped = sidecar.stop()
-    assert stopped
     assert count("STOPPING") == 1
     assert next(message for message in seen if "STOPPING" in message)["EXTEND_TIMEOUT_USEC"] == "15000000"
 
@@ -86,11 +79,7 @@ def test_a_sidecar_notifies_of_its_start_each_reload_and_its_stop(
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_successor_becomes_the_service(workers: int, cluster: ClusterState, manager: Manager, tmp_path: Path) -> None:
     """systemd believes the main process alone: the first one until it has named the second, then the second."""
-    node, path = cluster.nodes[0], tmp_path / "sidecar.yaml"
-    config = config_of(node, workers=workers, **{"takeover.socket.path": str(tmp_path / "takeover.sock")})
-    path.write_text(yaml.safe_dump(config))
-    sidecar = SidecarProcess.start(path, tmp_path / "sidecar.log", node.admin)
-    first = sidecar.process.pid
+    config = config_of(cluster.nodes[0], workers=workers, **{"takeover.socket.path": str(tmp_path / "takeover.sock")})
     seen: list[tuple[int, dict[str, str]]] = []
 
     def said(pid: int, **wanted: str) -> bool:
@@ -100,27 +89,24 @@ def test_a_successor_becomes_the_service(workers: int, cluster: ClusterState, ma
     def named() -> list[int]:
         return [int(message["MAINPID"]) for _, message in seen if "MAINPID" in message]
 
-    try:
+    with running(config, tmp_path) as sidecar, ExitStack() as stack:
+        first = sidecar.process.pid
         until(lambda: said(first, WATCHDOG="1"))
         os.kill(first, signal.SIGUSR2)
         until(lambda: said(first) and not sidecar.process.alive())
         said(first)  # all the rest, up to its end
         [second] = named()
+        stack.callback(end, second)
         until(lambda: said(second, READY="1", STATUS="Running") and said(second, WATCHDOG="1"))
         at = next(at for at, (_, message) in enumerate(seen) if "MAINPID" in message)
         assert {sender for sender, _ in seen[: at + 1]} == {first}
         assert {sender for sender, _ in seen[at + 1 :]} == {second}
         assert not any("STOPPING" in message for _, message in seen)
 
-        path.unlink()
+        sidecar.config.unlink()
         os.kill(second, signal.SIGUSR2)
         until(lambda: said(second, STATUS="The last takeover failed: the successor has ended; its log says why"))
         assert sidecar.ready()
-    finally:
-        sidecar.stop()
-        seen.extend(manager.received_from())
-        for pid in named():
-            end(pid)
     assert said(second, STOPPING="1")
 
 
@@ -131,9 +117,6 @@ def end(pid: int) -> None:
     ended, _, _ = select.select([handle], [], [], 30)
     os.close(handle)
     assert ended
-
-
-# ---- listening sockets of systemd -----------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("restart.md", "A socket of systemd that is nobody's `bind` refuses the start.")

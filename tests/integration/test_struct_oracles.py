@@ -125,8 +125,6 @@ def test_kafkas_own_classes_read_the_same() -> None:
     assert compared > 16_000
 
 
-# ---- versions and formats of a broker --------------------------------------------------------------------------------
-
 PRODUCE = {"v0": 1, "v1": 2, "v2": 3}
 """A version of Produce that records of the format come in."""
 
@@ -176,9 +174,6 @@ def test_a_range_and_formats_are_what_the_broker_has_and_takes(broker: ClusterSt
     described_by(broker, topic)
     taken = [form for form, version in PRODUCE.items() if produce(address, topic, version, int(form[1])) == 0]
     assert ",".join(taken) == message_formats(supported)
-
-
-# ---- names of certificates -------------------------------------------------------------------------------------------
 
 
 TLS_SOURCE = Path(__file__).parents[1] / "tools" / "TlsOracle.java"

@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,10 @@ from proxy.net.takeover_ipc import (
     PROTOCOL,
     LimitsPassed,
     ListeningSocketsPassed,
-    PredecessorApplies,
     RequestSockets,
     SuccessorAccepting,
     SuccessorReady,
     TakeoverCancelled,
-    TakeoverCompleted,
     TakeoverRefused,
     ToPredecessor,
     ToSuccessor,
@@ -40,14 +38,9 @@ from proxy.net.ticker import Ticker
 from proxy.net.worker_ipc import IpcChannel
 from tests.frames import API_VERSIONS, request, response
 from tests.integration.peer import answer_in_order, read_frame, upstream
+from tests.integration.sidecars import until_async
 
 PATIENCE = 60.0
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - nothing reports it
-            await asyncio.sleep(0.005)
 
 
 class Predecessor:
@@ -113,13 +106,8 @@ class Scripted:
             self.channel.send(SuccessorReady())
             await self.hears(LimitsPassed)
 
-    async def completes(self) -> None:
-        await self.begin(ready=True)
-        self.channel.send(SuccessorAccepting())
-        await self.hears(TakeoverCompleted)
-
     async def hears(self, kind: type[Any]) -> Any:
-        await until(lambda: any(isinstance(one, kind) for one in self.heard))
+        await until_async(lambda: any(isinstance(one, kind) for one in self.heard))
         return next(one for one in self.heard if isinstance(one, kind))
 
     def close(self) -> None:
@@ -156,6 +144,7 @@ async def test_a_successor_that_hangs_once_nobody_accepts_is_given_up(
     monkeypatch.setattr(takeover_server, "ACCEPT_TIMEOUT", 6.0)
     successor = Scripted(old.path)
     await successor.begin(ready=False)
+    assert len(successor.descriptors) == 1
     assert await old.serves()
     successor.channel.send(SuccessorReady())
     await successor.hears(LimitsPassed)
@@ -185,7 +174,7 @@ async def test_a_successor_that_dies_before_it_accepts_changes_nothing(old: Pred
         successor = Scripted(old.path)
         await successor.begin(ready=ready)
         successor.close()
-        await until(lambda: not old.server.is_busy)
+        await until_async(lambda: not old.server.is_busy)
         assert await old.serves()
 
 
@@ -207,7 +196,7 @@ async def test_another_version_and_a_second_successor_are_refused(old: Predecess
 async def test_only_the_same_user_and_root_may_connect(old: Predecessor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover_server, "is_trusted", lambda sock: False)
     stranger = Scripted(old.path)
-    await until(lambda: stranger.gone)
+    await until_async(lambda: stranger.gone)
     assert stranger.heard == []
     stranger.close()
     monkeypatch.setattr(takeover_client, "is_trusted", lambda sock: False)
@@ -301,40 +290,3 @@ async def test_a_successor_goes_on_if_its_predecessor_dies(old: Predecessor, tmp
     await asyncio.wait_for(completing, PATIENCE)
     assert await old.serves()
     takeover.finish()
-
-
-async def test_a_successor_hears_what_its_predecessor_applies_and_that_it_has_ended(
-    old: Predecessor, tmp_path: Path
-) -> None:
-    path = tmp_path / "other.sock"
-    draining = ScriptedPredecessor(path)
-    takeover = await draining.begun(path)
-    heard: list[tuple[int, int]] = []
-    ended = asyncio.Event()
-    takeover.on_applied = lambda *applied: heard.append(applied)
-    takeover.on_ended = ended.set
-    for message in (LimitsPassed(7), TakeoverCompleted(), PredecessorApplies(6, 40)):
-        draining.channel.send(message)
-    await asyncio.wait_for(takeover.complete(old.listeners, old.listeners.resume), PATIENCE)
-    draining.channel.send(PredecessorApplies(7, 0))
-    await until(lambda: len(heard) == 2)
-    assert (heard, takeover.has_ended, ended.is_set()) == ([(6, 40), (7, 0)], False, False)
-    draining.close()
-    await asyncio.wait_for(ended.wait(), PATIENCE)
-    assert takeover.has_ended
-
-
-async def test_after_a_takeover_the_path_is_the_successors(old: Predecessor) -> None:
-    """It would be lost if the predecessor removed it just when the successor has replaced it."""
-    successor = Scripted(old.path)
-    old.server.report_applied(5, 0)
-    await successor.completes()
-    old.server.report_applied(6, 40)
-    assert await successor.hears(PredecessorApplies) == PredecessorApplies(6, 40)
-    assert old.taken_over.is_set()
-    assert old.listeners.draining
-    assert len(successor.descriptors) == 1
-    await old.server.close()
-    assert old.path.exists()
-    successor.close()
-    assert await Takeover.begin(str(old.path), 1) is None, "a path that nobody serves is no predecessor"

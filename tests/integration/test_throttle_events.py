@@ -65,23 +65,18 @@ def fetched(client: Own, topic: str) -> tuple[int, int]:
     return read.get("ErrorCode"), read.get("ThrottleTimeMs")
 
 
-@pytest.fixture
-def ready(cluster: ClusterState, sidecar: SidecarProcess, topic: str) -> str:
-    with Own(cluster.bootstrap, "unlimited") as client:
-        until(lambda: produced(client, topic)[0] == 0)
-    return topic
-
-
 @pytest.mark.slow
 @pytest.mark.promise("audit-event.md", "The throttle time of an event is that of the broker's response.")
-def test_they_are_those_of_the_wire(cluster: ClusterState, ready: str, limited: str) -> None:
+def test_they_are_those_of_the_wire(cluster: ClusterState, sidecar: SidecarProcess, topic: str, limited: str) -> None:
     read: list[tuple[int, int]] = []
+    with Own(cluster.bootstrap, "unlimited") as client:
+        until(lambda: produced(client, topic)[0] == 0)
     with Own(cluster.bootstrap, limited) as client:
         for key, ask in ((PRODUCE, produced), (FETCH, fetched)):
             throttled = 0
             while throttled < 3:  # some moments after it was set the quota acts, and then goes on to
                 assert len(read) < 100, "the quota never acted"
-                error_code, throttle_ms = ask(client, ready)
+                error_code, throttle_ms = ask(client, topic)
                 assert error_code == 0
                 read.append((key, throttle_ms))
                 throttled += throttled > 0 or throttle_ms > 0

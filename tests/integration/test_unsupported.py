@@ -210,9 +210,6 @@ def test_random_mixes_are_answered_in_order(site: Site) -> None:
                 assert answer == struct.pack(">i", number) + alone[kind], (kinds[kind][:2], numbers)
 
 
-# ---- a listener with SASL -------------------------------------------------------------------------------------------
-
-
 SaslSite = tuple[str, str, SidecarProcess]
 """Address of the broker's listener with SASL, that of the sidecar before it, and the sidecar, without observers."""
 
@@ -282,9 +279,6 @@ def test_with_tokens_that_are_no_requests(sasl_site: SaslSite) -> None:
         client.metadata()  # until a request that Kafka has, whatever comes may be a token
         assert client.ask(9999, 0, b"") == b""
         client.metadata()
-
-
-# ---- a client that asks more than others ----------------------------------------------------------------------------
 
 
 BROKER_METADATA, UNKNOWN = 30_000, 9999
