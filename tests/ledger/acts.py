@@ -1,7 +1,5 @@
 """What happens in the scripted load. Times are µs since 1970, sizes bytes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from observers.cluster_events import EndOffsetsEvent, GroupEvent, InventoryEvent
@@ -64,7 +62,7 @@ class Visit:
     opened: int
     closed: int | None = None
     """None: it is open when the script ends, or its sidecar was killed."""
-    calls: list[Call] = field(default_factory=list)
+    calls: list["Call"] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

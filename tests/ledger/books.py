@@ -3,8 +3,6 @@
 Kept from the acts alone, with dicts and integers. A book says what is exact; what a table has besides is not compared.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator

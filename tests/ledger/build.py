@@ -1,7 +1,5 @@
 """Writes the ledger's audit topics and runs the job over them: ``python -m tests.ledger.build DIR``."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -21,9 +19,8 @@ from spark_jobs.definitions import Definitions, load
 from spark_jobs.run import run
 from spark_jobs.session import spark_conf, spark_session
 from tests.ledger.script import happened
+from tests.ledger.tables import DEFINITIONS
 from tests.ledger.wire import PARTITIONS, Emitted, Record, emit
-
-DEFINITIONS = Path(__file__).parent / "definitions"
 
 FOREVER = str(2**63 - 1)
 

@@ -1,7 +1,5 @@
 """Who and what there is in the script: times, topics, clients, runs of sidecars."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 from observers.cluster_events import InventoryTopic

@@ -3,8 +3,6 @@
 ROOT: tables that ``python -m tests.ledger.build`` made; without it they are made anew, which takes a minute.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Sequence

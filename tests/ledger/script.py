@@ -4,8 +4,6 @@
 and one that lost events. Sidecars of broker 3 roll up: in the east always, in the west from midnight on.
 """
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

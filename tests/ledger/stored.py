@@ -1,7 +1,5 @@
 """What tables hold, read and merged in plain Python: as their columns say, without Spark or DuckDB."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How sidecars report what happened: records of the audit topics, with losses, repetitions, delays and poison."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Collects what happens: which run of which sidecar a call passes, and on which connection."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
 from typing import Any

@@ -2,8 +2,6 @@
 whole by its layout, without programs; then what it is about, or which of its items failed, is looked up in its values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 It is spoken to through two pipes in its own protocol (Chrome DevTools), so nothing listens on a port.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

@@ -3,8 +3,6 @@
 Its tables are those of the scripted load of tests/ledger, with a hostile client and a silent sidecar besides.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re
@@ -15,22 +13,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import pyarrow
 import pytest
-from deltalake import write_deltalake
 
-from spark_jobs.dedup_ranges import DedupRanges
-from spark_jobs.definitions import load
 from spark_jobs.errors import QueryError
 from spark_jobs.report import render_page as report
-from spark_jobs.schemas import DERIVED, STREAMED, TABLES
-from spark_jobs.tables.produced import mirror_sides
-from tests import ledger
-from tests.ledger.script import happened
-from tests.ledger.wire import emit
+from spark_jobs.schemas import TABLES
+from tests.ledger.tables import write_tables
 from tests.report import browser
-from tests.spark import derived
-from tests.spark.decoded import kafka_records, partial_rows, rows_of, summaries
 from tests.spark.stored import write
 
 CHARTS = 5
@@ -68,17 +57,7 @@ class Parsed(HTMLParser):
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("company")
-    definitions = load([Path(ledger.__file__).parent / "definitions"])
-    records = kafka_records([one.value for topic in emit(happened()).topics.values() for one in topic])
-    sent = [one.audit_record() for one in summaries(partial_rows(records)) if not one.dead]
-    options = {"decision": DedupRanges().add_records(sent), "mirrors": mirror_sides(definitions.mirrors)}
-    partial = partial_rows(records, **options)
-    made: dict[str, pyarrow.Table] = {name: rows_of(name, partial) for name in STREAMED}
-    for name in DERIVED:
-        inputs = {each: made[each] for each in TABLES[name].derived_from}
-        made[name] = derived.computed(name, inputs, definitions)
-    for name, rows in made.items():
-        write_deltalake(root / name, rows, partition_by=["day"], description=TABLES[name].meaning)
+    write_tables(root)
     key = {"day": FIRST.date(), "minute": FIRST, "cluster_id": "west", "broker_id": 4}
     who = {"listener": "CLIENT", "api": "Fetch", "principal": "ANONYMOUS", "client_id": HOSTILE}
     write(root, "traffic", {**key, **who, "requests": 200, "errors": 20})

@@ -1,7 +1,5 @@
 """One Spark session for all tests that need one. What of the jobs needs none is tested in tests/unit/jobs."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,10 +22,7 @@ DELTA_CONF = {
 }
 """Settings of a session that reads and writes Delta tables by itself. No job has them: all else is delta-rs."""
 
-FEW_ROWS = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.adaptive.enabled": "false",
-}
+FEW_ROWS = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,5 @@
 """Rows of the streamed tables, made of values of Kafka records by the jobs' own functions, without Spark."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """Computes derived tables of given rows, as the jobs do, for tests that say all of them in one call. Needs no Spark."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -47,10 +45,7 @@ NO_DEFINITIONS = Definitions()
 
 
 def computed(
-    name: str,
-    inputs: Mapping[str, pyarrow.Table],
-    definitions: Definitions = NO_DEFINITIONS,
-    since: date | None = None,
+    name: str, inputs: Mapping[str, pyarrow.Table], definitions: Definitions = NO_DEFINITIONS, since: date | None = None
 ) -> pyarrow.Table:
     """The rows of the table ``name`` of merged rows, of the day ``since`` and later (None: of all days)."""
     days = {day for rows in inputs.values() for day in rows["day"].to_pylist() if since is None or day >= since}

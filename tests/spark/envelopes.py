@@ -1,7 +1,5 @@
 """Audit envelopes as a sidecar writes them; each call states only what differs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A store that speaks S3, on this machine; the jobs and the queries see nothing of it but its address."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager

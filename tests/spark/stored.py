@@ -1,7 +1,5 @@
 """Delta tables as the jobs store them, written without a JVM: rows with what a test says, the rest empty."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A job with the keys of the sidecars: what they have not signed is a dead letter, and nobody sees a key."""
 
-from __future__ import annotations
-
 from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path

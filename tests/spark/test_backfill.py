@@ -1,7 +1,5 @@
 """Days computed again: the same rows as the stream's, only where the records are there, and never beside a job."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -91,8 +89,7 @@ def test_days_are_computed_again_as_far_as_the_job_has_read(job: Job, audit: Aud
     assert job.rows() == before
 
     others = stored.rows(
-        TRAFFIC,
-        *({"day": FIRST + timedelta(days=day), "cluster_id": "other", "requests": day} for day in (0, 0, 5)),
+        TRAFFIC, *({"day": FIRST + timedelta(days=day), "cluster_id": "other", "requests": day} for day in (0, 0, 5))
     )
     writer = f"{checkpoint.writer_prefix('other', 'audit')}job"
     stored_table.append_once(others, str(job.root / "traffic"), {}, writer, 0)

@@ -5,8 +5,6 @@ instant, and the next one continues. At last one run ends in good order, and eve
 functions make of the whole topic at once.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

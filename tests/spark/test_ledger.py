@@ -1,7 +1,5 @@
 """The scripted load of tests/ledger through real topics and the real job: the tables made of it equal their books."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from fractions import Fraction

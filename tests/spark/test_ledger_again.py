@@ -1,7 +1,5 @@
 """The tables of the scripted load, made or read in another way, hold the same rows."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a job does beside its batches, and when."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Jobs as readers of the registry: a real registry, a broker with an authorizer, and the jobs' own Kafka clients."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

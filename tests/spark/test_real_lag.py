@@ -1,7 +1,5 @@
 """Groups of real clients, and how far behind they are: as Kafka's own tool says it."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Iterator

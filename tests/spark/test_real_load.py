@@ -1,7 +1,5 @@
 """Real clients of two real clusters count for themselves; the tables that are made of the sidecars' events agree."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 import time

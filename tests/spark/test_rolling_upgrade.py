@@ -1,7 +1,5 @@
 """From one level of the audit to the next and back: three brokers and sidecars, clients, and a job that runs."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

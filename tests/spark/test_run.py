@@ -1,7 +1,5 @@
 """Whole jobs: a real topic, real tables, and what happens when something is not as it should be."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Delta tables beside Spark: it reads what delta-rs writes, and its tasks read and write files of them."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime
 from pathlib import Path
 

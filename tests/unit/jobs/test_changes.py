@@ -1,7 +1,5 @@
 """The table ``changes``: who changed what, and who was denied what."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """What a checkpoint may continue with: pure decisions."""
 
-from __future__ import annotations
-
 import pytest
 
 from spark_jobs.checkpoint import (

@@ -1,7 +1,5 @@
 """Upkeep: what every reader sees stays the same, in fewer rows and files, and no longer than it is kept."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Bills: what is used is written down row by row, what it costs is worked out here by hand or with whole numbers."""
 
-from __future__ import annotations
-
 import random
 from datetime import UTC, date, datetime
 from decimal import Decimal

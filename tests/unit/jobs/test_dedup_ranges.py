@@ -1,7 +1,5 @@
 """Written events are known by number: whenever they come again, in whatever parts."""
 
-from __future__ import annotations
-
 import json
 import random
 

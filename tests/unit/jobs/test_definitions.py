@@ -1,7 +1,5 @@
 """Definitions are valid as a whole, or all errors are reported with place, value and what is allowed."""
 
-from __future__ import annotations
-
 import re
 from datetime import date, timedelta
 from decimal import Decimal
@@ -359,10 +357,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         f"spec.prices.0: topics: fixed_daily {LIMITS}",
     ),
     (priced({"split": {"by": "even"}}), f"spec.prices.0: split: data_in_gb {SPLIT}"),
-    (
-        priced({}, {"price": 2}),
-        f"spec.prices: in@2026-01-01: in already has a price from 2026-01-01; {OVERLAP}",
-    ),
+    (priced({}, {"price": 2}), f"spec.prices: in@2026-01-01: in already has a price from 2026-01-01; {OVERLAP}"),
     (
         priced({"validTo": date(2026, 3, 1), "topics": ["t"]}, {"validFrom": date(2026, 2, 28), "topics": ["t"]}),
         f"spec.prices: in@2026-02-28 [topics=t]: in already has a price from 2026-01-01 to 2026-03-01; {OVERLAP}",

@@ -1,7 +1,5 @@
 """Tables that are computed from others: when, which days, and what happens when one cannot be."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,7 +1,5 @@
 """Costs and changes in the formats of others: FOCUS, OpenCost, OCSF."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

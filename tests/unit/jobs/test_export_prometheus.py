@@ -1,7 +1,5 @@
 """Rules for Prometheus. Where there is a promtool, they are also run over scripted series."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The validator, focus-validator 1.0.0, knows versions up to 1.0. It gets an envir
 ours), made once from deploy/locks/focus.txt.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import re

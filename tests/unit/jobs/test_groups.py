@@ -1,7 +1,5 @@
 """Groups, what they committed, how far behind they are, and which topics there are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any

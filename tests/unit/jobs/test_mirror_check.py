@@ -1,7 +1,5 @@
 """The tables ``produced`` and ``mirror_check``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from typing import Any
@@ -151,9 +149,7 @@ def counts(row: Row) -> dict[str, int]:
     "tables/mirror_check.md", "`mirror_check` says how many of the produced records are missing in the other cluster."
 )
 def test_a_mirror_that_drops_7_of_10000() -> None:
-    (row,) = made(
-        [*stream(batch, 1_000), *stream(copied, 999, at=1), copied(at=101, base_sequence=9_990, records=3)],
-    )
+    (row,) = made([*stream(batch, 1_000), *stream(copied, 999, at=1), copied(at=101, base_sequence=9_990, records=3)])
     assert row == {
         "day": date(2026, 9, 22), "mirror": "m", "source_cluster_id": "east", "source_topic": "orders",
         "target_cluster_id": "west", "target_topic": "east.orders", "produced_records": 10_000,

@@ -1,7 +1,5 @@
 """``audit.mode: rollup`` gives the tables that ``audit.mode: event`` gives: from exchanges to rows."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Records of the audit topic become events, or dead letters with a reason."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Sequence

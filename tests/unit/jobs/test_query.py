@@ -1,7 +1,5 @@
 """Tables, views of merged rows and queries without a JVM, over Delta tables written by delta-rs."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """The table ``quota_advice``."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

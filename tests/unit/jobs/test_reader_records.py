@@ -1,7 +1,5 @@
 """What jobs and sidecars sign, what a job writes about itself, and which records refuse it: as sidecars do it."""
 
-from __future__ import annotations
-
 from importlib import metadata
 
 import msgspec

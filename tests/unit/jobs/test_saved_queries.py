@@ -1,7 +1,5 @@
 """Questions that are asked often: what they answer over rows that a test wrote, and what they need."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -15,7 +13,7 @@ from spark_jobs.errors import QueryError
 from spark_jobs.query import TableReader
 from spark_jobs.saved_queries import PARAMETERS, SAVED_QUERIES, run_saved_query
 from spark_jobs.schemas import TABLES
-from tests.report import sample
+from tests.ledger.tables import write_tables
 from tests.spark.stored import write
 
 PAGE = Path(__file__).parents[3] / "docs" / "queries.md"
@@ -39,7 +37,7 @@ def picked(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
 @pytest.fixture(scope="module")
 def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TableReader]:
     root = tmp_path_factory.mktemp("company")
-    sample.write_all(root)
+    write_tables(root)
     with query.open_tables(root) as reader:
         yield reader
 

@@ -1,7 +1,5 @@
 """The jobs' schema of the audit event is the sidecar's, and rows have the columns of the schemas."""
 
-from __future__ import annotations
-
 import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 

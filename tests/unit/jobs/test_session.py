@@ -1,7 +1,5 @@
 """What a job makes of Spark's settings and of its errors."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

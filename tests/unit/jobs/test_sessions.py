@@ -1,7 +1,5 @@
 """The tables ``clients``, ``connections``, ``throttles`` and ``completeness``; and rows of several batches, of all."""
 
-from __future__ import annotations
-
 import re
 import zipfile
 from collections.abc import Sequence
@@ -291,8 +289,7 @@ def test_statuses_count_in_their_own_minute_and_the_newest_is_reported() -> None
                clock_step_ms=7, spooled=30, dropped={"queue_full": 4, "failed": 1}, last=True),
     ]  # fmt: skip
     sent, of_status = sorted(
-        decoded("completeness", [encoded(*reported, sent_at=NOON + 60 * MINUTE)]),
-        key=lambda row: row.statuses,
+        decoded("completeness", [encoded(*reported, sent_at=NOON + 60 * MINUTE)]), key=lambda row: row.statuses
     )
     assert (sent.minute, sent.envelopes, sent.events) == (datetime(2026, 9, 22, 13), 1, 2)
     assert of_status == {

@@ -1,7 +1,5 @@
 """Attainment, budgets and burn rates equal what plain Python makes of the same requests, one by one."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence

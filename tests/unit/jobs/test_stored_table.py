@@ -1,7 +1,5 @@
 """Tables and their commits, without a JVM: each batch once, whoever else writes, and whatever was there before."""
 
-from __future__ import annotations
-
 import itertools
 import multiprocessing
 import os

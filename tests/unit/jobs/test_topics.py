@@ -1,7 +1,5 @@
 """The table ``topics``, and from when on the sidecars of all brokers saw everything."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """The tables ``traffic`` and ``latency``: what requests and rollups add to their rows."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
@@ -94,8 +92,7 @@ CLASSES: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
 
 
 @pytest.mark.promise(
-    "changes.md",
-    "A request counts once in the errors of `traffic`, by its worst code; protocol steps are none.",
+    "changes.md", "A request counts once in the errors of `traffic`, by its worst code; protocol steps are none."
 )
 def test_steps_of_a_protocol_are_no_errors() -> None:
     reported = [event(**{"api_key": METADATA} | more, client_id=case) for case, (more, _) in CLASSES.items()]
