@@ -83,53 +83,42 @@ async def to_the_end(reader: asyncio.StreamReader) -> bytes:
 
 @pytest.mark.promise("operations.md", "The admin endpoint answers HTTP, and ends each connection with it.")
 async def test_a_path_is_answered_and_the_connection_ends() -> None:
+    host = b" HTTP/1.1\r\nHost: localhost\r\n"
+    post = b"POST /change" + host
+    large = f"413 {HTTPStatus.REQUEST_ENTITY_TOO_LARGE.phrase}"  # a later Python has another name for it
+    text = ["Content-Type: text/plain; charset=utf-8", "Content-Length: 6", "Connection: close"]
+    changed = [text[0], "Content-Length: 8", text[2]]
     async with serving() as port:
-        status, headers, body = await ask(port, b"GET /hello?name=x HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert status == "HTTP/1.1 200 OK"
-        assert headers == ["Content-Type: text/plain; charset=utf-8", "Content-Length: 6", "Connection: close"]
-        assert body == b"hello\n"
-        status, headers, body = await ask(port, b"GET /busy HTTP/1.0\r\n\r\n")
-        assert (status, headers[0]) == ("HTTP/1.1 503 Service Unavailable", "Content-Type: text/strange")
-        assert body == b"later\n"
-        status, headers, body = await ask(port, b"HEAD /hello HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert (status, headers[1], body) == ("HTTP/1.1 200 OK", "Content-Length: 6", b"")
-        post = b"POST /change HTTP/1.1\r\nHost: localhost\r\n"
-        for rest in (
-            b"\r\n",
-            b"Content-Length: 0\r\n\r\n",
-            b"Content-Length: 16384\r\n\r\n" + b"x" * http.MAX_BODY_SIZE,
-            b"Transfer-Encoding: chunked\r\n\r\n3\r\n{ }\r\n0\r\n\r\n",
+        for request, expected, headers, body in (
+            (b"GET /hello?name=x" + host + b"\r\n", "200 OK", text, b"hello\n"),
+            (b"GET /busy HTTP/1.0\r\n\r\n", "503 Service Unavailable", ["Content-Type: text/strange"], b"later\n"),
+            (b"HEAD /hello" + host + b"\r\n", "200 OK", text, b""),
+            (post + b"\r\n", "200 OK", changed, b"changed\n"),
+            (post + b"Content-Length: 0\r\n\r\n", "200 OK", changed, b"changed\n"),
+            (post + b"Content-Length: 16384\r\n\r\n" + b"x" * 16_384, "200 OK", changed, b"changed\n"),
+            (post + b"Transfer-Encoding: chunked\r\n\r\n3\r\n{ }\r\n0\r\n\r\n", "200 OK", changed, b"changed\n"),
+            (b"GET /nothing" + host + b"\r\n", "404 Not Found", [], None),
+            (post + b"Content-Length: 16385\r\n\r\n" + b"x" * 16_385, large, [], None),
+            (b"GET /broken" + host + b"\r\n", "500 Internal Server Error", [], None),
+            (b"hello\r\n\r\n", "400 Bad Request", [], None),
+            (b"\x16\x03\x01 \xff\r\n\r\n", "400 Bad Request", [], None),
+            (b"GET /hello HTTP/1.1\r\n\r\n", "400 Bad Request", [], None),  # without a host
+            (b"GET /" + b"a" * http.MAX_HEADER_SIZE, "431 Request Header Fields Too Large", [], None),
+            (b"POST /hello" + host + b"\r\n", "405 Method Not Allowed", ["Allow: GET, HEAD"], None),
+            (b"PUT /hello" + host + b"\r\n", "405 Method Not Allowed", ["Allow: GET, HEAD"], None),
+            (b"GET /change" + host + b"\r\n", "405 Method Not Allowed", ["Allow: POST"], None),
+            (b"HEAD /change" + host + b"\r\n", "405 Method Not Allowed", ["Allow: POST"], b""),
+            (b"DELETE /change" + host + b"\r\n", "405 Method Not Allowed", ["Allow: POST"], None),
         ):
-            status, headers, body = await ask(port, post + rest)
-            assert (status, headers[1], body) == ("HTTP/1.1 200 OK", "Content-Length: 8", b"changed\n"), rest[:60]
+            status, found, answer = await ask(port, request)
+            assert status == f"HTTP/1.1 {expected}", request[:60]
+            assert set(headers) <= set(found), request[:60]
+            assert answer == (f"{expected[4:]}\n".encode() if body is None else body), request[:60]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(post + b"Content-Length: 2\r\n\r\n{")  # the rest is waited for
         writer.write_eof()
         assert (await reader.read()).startswith(b"HTTP/1.1 400 Bad Request\r\n")
         writer.close()
-        large = f"413 {HTTPStatus.REQUEST_ENTITY_TOO_LARGE.phrase}"  # a later Python has another name for it
-        host = b" HTTP/1.1\r\nHost: localhost\r\n"
-        too_long = b"Content-Length: 16385\r\n\r\n" + b"x" * (http.MAX_BODY_SIZE + 1)
-        for request, expected in (
-            (b"GET /nothing" + host + b"\r\n", "404 Not Found"),
-            (b"POST /change" + host + too_long, large),
-            (b"GET /broken" + host + b"\r\n", "500 Internal Server Error"),
-            (b"hello\r\n\r\n", "400 Bad Request"),
-            (b"\x16\x03\x01 \xff\r\n\r\n", "400 Bad Request"),
-            (b"GET /hello HTTP/1.1\r\n\r\n", "400 Bad Request"),  # without a host
-            (b"GET /" + b"a" * http.MAX_HEADER_SIZE, "431 Request Header Fields Too Large"),
-        ):
-            first, _, answer = await ask(port, request)
-            assert (first, answer) == (f"HTTP/1.1 {expected}", f"{expected[4:]}\n".encode()), request[:60]
-        for line, allowed in (
-            (b"POST /hello", "GET, HEAD"),
-            (b"PUT /hello", "GET, HEAD"),
-            (b"GET /change", "POST"),
-            (b"HEAD /change", "POST"),
-            (b"DELETE /change", "POST"),
-        ):
-            status, headers, _ = await ask(port, line + host + b"\r\n")
-            assert (status, headers[3:]) == ("HTTP/1.1 405 Method Not Allowed", [f"Allow: {allowed}"]), line
         chunk = b"1;" + b"x" * 12_000 + b"\r\ny\r\n"  # has one byte, which counts, and an extension, which does not
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(post + b"Transfer-Encoding: chunked\r\n\r\n")

@@ -34,24 +34,14 @@ from tests.integration.sidecars import running as running_sidecar
 pytestmark = pytest.mark.kafka
 
 METRIC = "brokerside_connections_closed_total"
-MAX_AGE = 2
-"""Seconds."""
-
-
-@pytest.fixture(params=[pytest.param(1, marks=pytest.mark.slow, id="one process"), pytest.param(2, id="workers")])
-def running(cluster: ClusterState, request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
-    """Addresses for clients and of the admin endpoint."""
-    yield from _running(cluster, workers=request.param)
+WORKERS = [pytest.param({"workers": 1}, marks=pytest.mark.slow), {"workers": 2}]
 
 
 @pytest.fixture
-def aging(cluster: ClusterState) -> Iterator[tuple[str, str]]:
-    yield from _running(cluster, **{"connections.max.age.ms": MAX_AGE * 1000})
-
-
-def _running(cluster: ClusterState, **settings: Any) -> Iterator[tuple[str, str]]:
+def running(cluster: ClusterState, request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
+    """Addresses for clients and of the admin endpoint."""
     node = cluster.nodes[0]
-    config = config_of(node, audit={"topic": f"audit-{uuid.uuid4().hex[:8]}"}, **settings)
+    config = config_of(node, audit={"topic": f"audit-{uuid.uuid4().hex[:8]}"}, **request.param)
     with running_sidecar(config, node.home.parent):
         yield node.advertised, node.admin
 
@@ -68,6 +58,7 @@ def brokerside(admin: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.promise("commands.md", "An operator finds a client's connection and closes it; it comes back.")
+@pytest.mark.parametrize("running", WORKERS, indirect=True)
 def test_a_consumer_is_found_and_closed(cluster: ClusterState, running: tuple[str, str]) -> None:
     bootstrap, admin = running
     name = uuid.uuid4().hex[:8]
@@ -120,11 +111,12 @@ def test_a_consumer_is_found_and_closed(cluster: ClusterState, running: tuple[st
 
 @pytest.mark.promise("config/listeners.md", "Clients whose connections end because of their age lose no record.")
 @pytest.mark.slow
+@pytest.mark.parametrize("running", [{"connections.max.age.ms": 2000}], indirect=True)
 def test_clients_of_old_connections_lose_nothing_and_a_wrong_question_is_refused(
-    cluster: ClusterState, aging: tuple[str, str]
+    cluster: ClusterState, running: tuple[str, str]
 ) -> None:
     """A producer that writes all the time, and a consumer that always has a fetch open, for several ages."""
-    bootstrap, admin = aging
+    bootstrap, admin = running
     topic = f"t-{uuid.uuid4().hex[:8]}"
     create_topics(cluster.internal_bootstrap, {topic: {}}, 1)
     errors: list[Any] = []
@@ -133,7 +125,8 @@ def test_clients_of_old_connections_lose_nothing_and_a_wrong_question_is_refused
     consumer.subscribe([topic])
     read: list[bytes] = []
     written, deadline = 0, time.monotonic() + 120
-    while closed(admin) < 4:
+    endpoint = Endpoint.parse(admin)
+    while sample(admin_client.get_metrics(endpoint), METRIC, cause="connection_max_age") < 4:
         assert time.monotonic() < deadline
         for _ in range(20):
             producer.produce(topic, str(written).encode(), on_delivery=lambda error, _: error and errors.append(error))
@@ -179,10 +172,6 @@ def test_a_reload_changes_the_time_of_those_who_wait_in_every_worker(cluster: Cl
         for client in clients[2:]:
             client.ask(API_VERSIONS, 0, b"")
         until(lambda: sample(sidecar.metrics(), METRIC, cause="connection_setup_timeout", listener="CLIENT") == 2)
-
-
-def closed(admin: str) -> float:
-    return sample(admin_client.get_metrics(Endpoint.parse(admin)), METRIC, cause="connection_max_age")
 
 
 @pytest.fixture(scope="module")
