@@ -114,7 +114,6 @@ format: $(READY) ## Format the code
 .PHONY: docs
 docs: $(COMPILED) ## Write the generated reference pages again
 	$(BIN)/python -m tests.tools.reference
-	$(BIN)/python -m tests.tools.dashboards
 
 .PHONY: lock
 lock: $(READY) ## Resolve the dependencies of pyproject.toml again
@@ -125,7 +124,7 @@ lock: $(READY) ## Resolve the dependencies of pyproject.toml again
 	printf 'auditwheel\npatchelf\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/wheels.txt
 	echo ziglang | $(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/zig.txt
 	printf 'focus-validator==1.0.0\nmultimethod<2\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/focus.txt
-	printf 'check-jsonschema\ncyclonedx-bom\ngrafana-foundation-sdk\nkubernetes-validate\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/deploy.txt
+	printf 'check-jsonschema\ncyclonedx-bom\nkubernetes-validate\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/deploy.txt
 	printf 'moto[s3]\nflask\nflask-cors\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/s3.txt
 
 .PHONY: sbom
