@@ -22,9 +22,8 @@ from tests.tools.bench.report import (
 )
 from tests.tools.bench.results import Measurement, Results, ratios_within, summary
 from tests.tools.conformance.crowd import Visits
-from tests.tools.conformance.reload import Reload
 from tests.tools.conformance.storm import SMOOTH, Beside
-from tests.tools.conformance.verdicts import ENOUGH, judge_beside, judge_reload
+from tests.tools.conformance.verdicts import ENOUGH, judge_beside
 from tests.tools.hostile import checks
 from tests.tools.hostile.checks import Probe
 from tests.tools.hostile.honest import percentiles
@@ -47,7 +46,6 @@ def test_a_goal_that_chance_decides_is_not_decided() -> None:
         (at_least, [15, 16], [10, 11], REACHED),
         (at_least, [10, 16], [10, 11], OVERLAP),
         (at_least, [10, 10], [10, 11], NOT_REACHED),
-        (at_most._replace(every=True), [10, 12.5, 10], [11, 11, 11], NOT_REACHED),
     ):
         ratios = ratios_within(dict(enumerate(own)), dict(enumerate(reference)))
         assert verdict(goal, own, reference, ratios) == expected, (goal, own, reference)
@@ -93,7 +91,6 @@ def test_a_limit_is_judged_by_what_the_sidecar_adds() -> None:
         latencies = [[one] * ENOUGH for one in (0.001, during, 0.001, past)]
         beside = Beside(SMOOTH, *latencies, 1000, admitted, allowed=100, answered=99)
         assert [check.ok for check in judge_beside([beside])] == expected, (during, past, admitted)
-    assert [check.ok for check in judge_reload(Reload(1.1, 100, 1))] == [False, False]
     visits = Visits(0.0, [0.0] * 4, [0.0, 0.5, 0.9, 0.0], [-1.0, -1.0, -1.0, 0.1], [1.0, 1.5, 1.9, 0.2], ["fin"] * 4)
     assert (visits.most_held(), visits.holds()) == (3, pytest.approx([1.0] * 3))
 

@@ -2,112 +2,77 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kafka.record.memory_records import MemoryRecordsBuilder
+
 from proxy.core.apis import response_header_is_flexible
 from proxy.core.encode import encode
 from proxy.core.schema import layout
-from proxy.core.wire import uvarint_bytes
+from tests import frames
 
 TOPIC = "orders"
-PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
-OFFERED = {PRODUCE: (3, 12), FETCH: (4, 12), METADATA: (0, 12), API_VERSIONS: (0, 4)}
+PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+OFFERED = {PRODUCE: (3, 12), FETCH: (4, 12), API_VERSIONS: (0, 4)}
 """Api key → lowest and highest version that the stub answers; the newest that name topics and not their ids."""
 
-PARTITIONS = {12: 1, 11: 10, 10: 50}
-"""Version of Produce → partitions in a request, and in the stub's response, which it chooses by the version alone.
-Older ones have one; between these three the format is the same."""
-
-UNKNOWN_OPERATIONS = -(1 << 31)
+CLIENT_ID = "checkout-service-1"
+PER_BATCH = 253
+"""Records of 1 KiB in a batch of about 256 KiB."""
 
 Values = Mapping[str, Any]
 
 
-def write_frames(folder: Path, *, fetched: int, produced: int, record: int, stub_port: int) -> dict[str, Path]:
-    """Write every frame into ``folder`` and return the requests by name: small, small-10, small-50, produce, fetch,
-    hello.
-
-    ``fetched``, ``produced``: bytes of records in a fetch response and in a large produce request. ``record``: bytes of
-    the one record in a small request, or in each partition of one with so many.
-    """
+def write_frames(folder: Path) -> dict[str, Path]:
+    """Write every frame into ``folder`` and return the requests by name: small, with a record of 100 bytes; produce, of
+    256 KiB; fetch, answered with 1 MiB; hello."""
     folder.mkdir(parents=True, exist_ok=True)
-    newest = {key: last for key, (_, last) in OFFERED.items()}
+    hello = {"ClientSoftwareName": "apache-kafka-java", "ClientSoftwareVersion": "4.3.1"}
     requests = {
-        "small" if count == 1 else f"small-{count}": request(PRODUCE, version, _produce(batch([bytes(record)]), count))
-        for version, count in PARTITIONS.items()
+        "small": _request(PRODUCE, _produce(batches(1, 100))),
+        "produce": _request(PRODUCE, _produce(batches(PER_BATCH))),
+        "fetch": _request(FETCH, _fetch(1024 * 1024)),
+        "hello": _request(API_VERSIONS, hello),
     }
-    requests |= {
-        "produce": request(PRODUCE, newest[PRODUCE], _produce(batches(produced), 1)),
-        "fetch": request(FETCH, newest[FETCH], _fetch(fetched)),
-        "hello": request(
-            API_VERSIONS,
-            newest[API_VERSIONS],
-            {"ClientSoftwareName": "apache-kafka-java", "ClientSoftwareVersion": "4.3.1"},
-        ),
-    }
-    records = batches(fetched)
+    fetched = _fetched(batches(4 * PER_BATCH))
+    answers = {PRODUCE: _produced(), FETCH: fetched, API_VERSIONS: _offered()}
     for key, (first, last) in OFFERED.items():
         for version in range(first, last + 1):
-            answer = {
-                PRODUCE: lambda version=version: _produced(PARTITIONS.get(version, 1)),
-                FETCH: lambda: _fetched(records),
-                METADATA: lambda: _metadata(stub_port),
-                API_VERSIONS: _offered,
-            }[key]()
-            (folder / f"{key}-{version}.resp").write_bytes(response(key, version, answer))
+            tags = b"\0" if response_header_is_flexible(key, version) else b""
+            body = encode(layout(key, version, response=True), answers[key])
+            (folder / f"{key}-{version}.resp").write_bytes(frames.response(0, tags + body))
     for name, frame in requests.items():
         (folder / f"{name}.req").write_bytes(frame)
     return {name: folder / f"{name}.req" for name in requests}
 
 
-def request(key: int, version: int, values: Values, client_id: bytes = b"checkout-service-1") -> bytes:
-    """A request with header v2, correlation id 0."""
-    body = encode(layout(key, version, response=False), values)
-    payload = struct.pack(">hhih", key, version, 0, len(client_id)) + client_id + b"\0" + body
-    return struct.pack(">i", len(payload)) + payload
+def _request(key: int, values: Values) -> bytes:
+    """Of the newest version, with header v2."""
+    version = OFFERED[key][1]
+    return frames.request(key, version, 0, b"\0" + encode(layout(key, version, response=False), values), CLIENT_ID)
 
 
-def response(key: int, version: int, values: Values) -> bytes:
-    """A response with correlation id 0."""
-    tags = b"\0" if response_header_is_flexible(key, version) else b""
-    payload = struct.pack(">i", 0) + tags + encode(layout(key, version, response=True), values)
-    return struct.pack(">i", len(payload)) + payload
+def batches(records: int, size: int = 1024) -> bytes:
+    """Record batches of magic 2 with so many records of ``size`` bytes."""
+    found = b""
+    for _ in range(0, records, PER_BATCH):
+        made = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=1 << 20)
+        for _ in range(min(records, PER_BATCH)):
+            made.append(timestamp=0, key=None, value=bytes(size))
+        made.close()
+        found += bytes(made.buffer())
+    return found
 
 
-def batch(values: list[bytes], base_offset: int = 0) -> bytes:
-    """A record batch of magic 2, uncompressed; its CRC is 0, as nothing here looks at it."""
-    records = b"".join(_record(number, value) for number, value in enumerate(values))
-    count = len(values)
-    tail = struct.pack(">hiqqqhii", 0, count - 1, 0, 0, -1, -1, -1, count) + records
-    return struct.pack(">qiibI", base_offset, 4 + 1 + 4 + len(tail), 0, 2, 0) + tail
-
-
-def batches(size: int, batch_size: int = 256 * 1024, record: int = 1024) -> bytes:
-    """About ``size`` bytes of batches, each of about ``batch_size`` with records of ``record`` bytes."""
-    per_batch = min(size, batch_size) // record - 3
-    one = batch([bytes(record)] * per_batch)
-    return b"".join(batch([bytes(record)] * per_batch, per_batch * n) for n in range(max(1, size // len(one))))
-
-
-def _record(number: int, value: bytes) -> bytes:
-    body = b"\0" + _varint(number) + _varint(number) + _varint(-1) + _varint(len(value)) + value + b"\0"
-    return _varint(len(body)) + body
-
-
-def _varint(value: int) -> bytes:
-    return uvarint_bytes(value << 1 ^ value >> 63)
-
-
-def _produce(records: bytes, partitions: int) -> Values:
-    parts = [{"Index": index, "Records": records} for index in range(partitions)]
+def _produce(records: bytes) -> Values:
+    parts = [{"Index": 0, "Records": records}]
     return {"Acks": -1, "TimeoutMs": 30_000, "TopicData": [{"Name": TOPIC, "PartitionData": parts}]}
 
 
-def _produced(partitions: int) -> Values:
-    answers = [{"Index": index, "BaseOffset": 4242, "LogAppendTimeMs": -1} for index in range(partitions)]
+def _produced() -> Values:
+    answers = [{"Index": 0, "BaseOffset": 4242, "LogAppendTimeMs": -1}]
     return {"Responses": [{"Name": TOPIC, "PartitionResponses": answers}]}
 
 
@@ -120,18 +85,6 @@ def _fetch(size: int) -> Values:
 def _fetched(records: bytes) -> Values:
     ends = {"HighWatermark": 1 << 20, "LastStableOffset": 1 << 20, "PreferredReadReplica": -1}
     return {"Responses": [{"Topic": TOPIC, "Partitions": [{**ends, "Records": records}]}]}
-
-
-def _metadata(port: int) -> Values:
-    partition = {"LeaderId": 1, "ReplicaNodes": [1], "IsrNodes": [1]}
-    topic = {"Name": TOPIC, "TopicId": bytes(15) + b"\1", "Partitions": [partition]}
-    return {
-        "Brokers": [{"NodeId": 1, "Host": "127.0.0.1", "Port": port}],
-        "ClusterId": "stub",
-        "ControllerId": 1,
-        "Topics": [{**topic, "TopicAuthorizedOperations": UNKNOWN_OPERATIONS}],
-        "ClusterAuthorizedOperations": UNKNOWN_OPERATIONS,
-    }
 
 
 def _offered() -> Values:

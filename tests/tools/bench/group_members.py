@@ -191,8 +191,8 @@ class Member(asyncio.Protocol, ABC):
 class CoordinatedMember(Member):
     """As ``proxy.client.consumer`` does: it stops what it is asked to before it answers, owns what it has on its lease,
     and comes back when its coordinator is gone. ``pings``: when they came; ``stops``: StopFetcher requests;
-    ``ends``: connections that ended without its doing; ``leases_ended``: how often it was too long without a request;
-    ``registered_at``, ``started_at``: the last time it was. ``consumes``: its offsets grow with each answer."""
+    ``ends``: connections that ended without its doing; ``registered_at``, ``started_at``: the last time it was.
+    ``consumes``: its offsets grow with each answer."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class CoordinatedMember(Member):
         super().__init__(port, group, name, topic, ownership)
         self.registered = False
         self.pings: list[float] = []
-        self.stops = self.ends = self.leases_ended = 0
+        self.stops = self.ends = 0
         self.registered_at = self.started_at = 0.0
         self._consumes = consumes
         self._session_timeout_ms = session_timeout_ms
@@ -331,7 +331,6 @@ class CoordinatedMember(Member):
         if left > 0:
             self._lease_timer = self._loop.call_later(left, self._check_lease)
         else:
-            self.leases_ended += 1
             self._ownership.assign(self.name, ())
 
 

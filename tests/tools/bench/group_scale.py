@@ -1,5 +1,4 @@
-"""Many idle consumers of one sidecar, what they cost it and the clients that it serves beside them; and how they come
-back after it was killed, and was started again at once, with a limit on the rate of their connections.
+"""Many idle consumers of one sidecar, and what they cost it and the clients that it serves beside them.
 
 The sidecar has one worker, alone on the first CPU. Its consumers are raw ones (``group_members``), in the process of
 the bench, in groups that all read one topic; a load generator and the stub broker share the other CPUs with them
@@ -17,15 +16,15 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from statistics import median, quantiles
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from proxy.local.ports import HOST, free_ports
 from tests.tools.bench.contestants import Contestant, Running, listener
 from tests.tools.bench.group_members import CoordinatedMember
-from tests.tools.bench.groups import BenchGroup, Sidecar, closing, coordinating_keys, started_broker, until_resumed
+from tests.tools.bench.groups import TOPIC, BenchGroup, closing, coordinating_keys
 from tests.tools.bench.measure import memory
 from tests.tools.bench.scenarios import CONNECTIONS, RATE, Figures, Measured, Scenario
-from tests.tools.bench.stage import Sizes, Stage, port_of
+from tests.tools.bench.stage import Stage, port_of
 
 PERIOD = 2.0
 """Seconds from one ping to the next: a third of T = 6 s."""
@@ -56,7 +55,7 @@ class GroupScale(Scenario):
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
         consumers = stage.sizes.scale_consumers + SPARE_CONSUMERS
         stage.check_descriptors(PER_CONSUMER * consumers)
-        with started_broker(stage) as node:
+        with stage.broker(TOPIC) as node:
             (port,) = free_ports(1)
             keys = coordinating_keys(node, consumers)
             keys["listeners"].append(listener("MEASURED", f"{HOST}:{port}", f"{HOST}:{stage.stub_port}"))
@@ -155,80 +154,3 @@ def lateness_p99(arrivals: Iterable[Sequence[float]], period: float) -> float | 
         offsets = [at - number * period for number, at in enumerate(times)]
         late += [offset - min(offsets) for offset in offsets]
     return quantiles(late, n=100)[98] if len(late) > 1 else None
-
-
-# ---- a takeover ------------------------------------------------------------------------------------------------------
-
-SESSION_TIMEOUTS_MS = {"short": 6_000, "long": 10_000}
-"""T, by the name of its figures."""
-
-RATE_LIMIT = 1_500
-"""Connections per second: 5,000 consumers take 3.3 s of the 5.7 s that their lease lasts with T = 6 s."""
-
-REST_BEFORE_KILL = 4.0
-"""Seconds after the last assignment until the kill: every consumer has had a ping."""
-
-PROBES = 1
-"""Connections that are opened and closed again to see whether a sidecar accepts."""
-
-
-class GroupTakeover(Scenario):
-    """Until all are registered and have their assignment again, and who was stopped or turned away meanwhile."""
-
-    name, whom, most_rounds = "groups-takeover", ("brokerside",), 3
-
-    def measure(self, stage: Stage, contestant: Contestant) -> Measured:
-        consumers = stage.sizes.scale_consumers + SPARE_CONSUMERS
-        stage.check_descriptors(PER_CONSUMER * consumers)
-        figures: Figures = {}
-        foreign = []
-        for name, timeout_ms in SESSION_TIMEOUTS_MS.items():
-            with started_broker(stage) as node:
-                keys = coordinating_keys(node, consumers)
-                keys["quotas"] = {"listener.name.client.max.connection.creation.rate": RATE_LIMIT}
-                with Sidecar(stage, contestant, keys, port_of(node.advertised), stage.cpus[:1]) as sidecar:
-                    before = stage.read(sidecar.running.pids)
-                    found = asyncio.run(_measure_takeover(stage.sizes, sidecar, timeout_ms))
-                    foreign.append(stage.read(sidecar.running.pids).foreign(before))
-            figures |= {f"{name}_{figure}": value for figure, value in found.items()}
-        return Measured(figures, max(foreign))
-
-
-async def _measure_takeover(sizes: Sizes, sidecar: Sidecar, timeout_ms: int) -> Figures:
-    more: dict[str, Any] = {"session_timeout_ms": timeout_ms, "consumes": False}
-    groups = [
-        BenchGroup(f"takeover-{number:03}", sizes.group_partitions, sidecar.port, CoordinatedMember, **more)
-        for number in range(sizes.scale_consumers // sizes.group_members)
-    ]
-    async with closing(groups):
-        await register(groups, sizes.group_members)
-        await asyncio.sleep(REST_BEFORE_KILL)
-        members = [member for group in groups for member in group.members.values()]
-        owners = [list(group.ownership.owners) for group in groups]
-        stops, leases_ended = _counts(members)
-        killed = time.monotonic()
-        await asyncio.to_thread(sidecar.kill)
-        await asyncio.to_thread(sidecar.start)
-        accepts = time.monotonic()
-        for group in groups:
-            await until_resumed(group, killed)
-        stops_after, leases_ended_after = _counts(members)
-        gaps = [max(group.ownership.gaps(killed, own)) for group, own in zip(groups, owners, strict=True)]
-        delayed, closed = [
-            await asyncio.to_thread(sidecar.running.counted, f"brokerside_connections_{what}_total")
-            for what in ("throttled", "closed")
-        ]
-        return {
-            "accepts_s": accepts - killed,
-            "registered_s": max(one.registered_at for one in members) - killed,
-            "assigned_s": max(one.started_at for one in members) - killed,
-            "stops": stops_after - stops,
-            "leases_ended": leases_ended_after - leases_ended,
-            "gap_ms": max(gaps) * 1e3,
-            "delayed": delayed,
-            "closed": closed - PROBES,
-        }
-
-
-def _counts(members: Sequence[CoordinatedMember]) -> tuple[int, int]:
-    return sum(one.stops for one in members), sum(one.leases_ended for one in members)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -23,9 +23,8 @@ from proxy.core.encode import encode
 from proxy.core.schema import layout
 from proxy.errors import LocalError
 from proxy.local.state import Node
-from proxy.local.workload import create_topics
 from tests.integration.quotas import Peer
-from tests.tools.bench.contestants import Contestant, Running, listener
+from tests.tools.bench.contestants import Contestant, listener
 from tests.tools.bench.group_members import CoordinatedMember, KafkaMember, Member, Ownership
 from tests.tools.bench.results import rotated
 from tests.tools.bench.scenarios import Figures, Measured, Scenario
@@ -163,20 +162,12 @@ class GroupEvents(Scenario):
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
         with ExitStack() as stack:
             stack.enter_context(stage.everywhere())
-            node = stack.enter_context(started_broker(stage))
-            keys = coordinating_keys(node, 10 * stage.sizes.group_members)
-            sidecar = stack.enter_context(Sidecar(stage, contestant, keys, port_of(node.advertised), stage.cpus))
+            node = stack.enter_context(stage.broker(TOPIC))
+            sidecar = Sidecar(stage, contestant, node)
+            stack.callback(sidecar.stop)
             before = stage.read([])
             figures = asyncio.run(_Round(stage.sizes, node, sidecar).run(next(self._turns)))
             return Measured(figures, stage.read([]).foreign(before))
-
-
-@contextmanager
-def started_broker(stage: Stage) -> Iterator[Node]:
-    """One with the topic that all groups read."""
-    with stage.brokers() as state:
-        create_topics(state.internal_bootstrap, {TOPIC: {}}, stage.sizes.group_partitions)
-        yield state.nodes[0]
 
 
 def coordinating_keys(node: Node, max_consumers: int) -> dict[str, Any]:
@@ -188,35 +179,24 @@ def coordinating_keys(node: Node, max_consumers: int) -> dict[str, Any]:
 
 
 class Sidecar:
-    """A sidecar that can be killed and started again, with the same configuration and at the same port."""
+    """One on all CPUs that can be killed and started again, with the same configuration and at the same port."""
 
-    def __init__(
-        self, stage: Stage, contestant: Contestant, keys: Mapping[str, object], port: int, cpus: Collection[int]
-    ) -> None:
-        self.port = port
+    def __init__(self, stage: Stage, contestant: Contestant, node: Node) -> None:
+        self.port = port_of(node.advertised)
         self._stage = stage
-        self._start = partial(stage.start, contestant, cpus=cpus, keys=keys, listen=port)
-        self._running: Running | None = None
-
-    def __enter__(self) -> Sidecar:
+        keys = coordinating_keys(node, 10 * stage.sizes.group_members)
+        self._start = partial(stage.start, contestant, cpus=stage.cpus, keys=keys, listen=self.port)
         self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._running is not None:
-            self._stage.stop(self._running)
-
-    @property
-    def running(self) -> Running:
-        assert self._running is not None
-        return self._running
 
     def start(self) -> None:
         self._running = self._start()
 
     def kill(self) -> None:
-        self.running.kill()
-        self._stage.stop(self.running)
+        self._running.kill()
+        self.stop()
+
+    def stop(self) -> None:
+        self._stage.stop(self._running)
 
 
 class _Round:
@@ -285,8 +265,11 @@ class _Round:
         await asyncio.to_thread(self._sidecar.start)
         figures: Figures = {}
         for name, group in groups.items():
-            await until_resumed(group, killed)
-            members = group.members.values()
+            members = list(group.members.values())
+            what = "all members have their assignment again, after the sidecar's restart"
+            resumed = partial(_all_started, members, killed)
+            await group.ownership.until(resumed, SETTLE_TIMEOUT, what)
+            await group.ownership.until_settled(group.members, SETTLE_TIMEOUT)
             owners, stops = before[name]
             figures |= {
                 f"{name}_registered_s": max(one.registered_at for one in members) - killed,
@@ -297,16 +280,12 @@ class _Round:
         return figures
 
 
+def _all_started(members: Collection[CoordinatedMember], after: float) -> bool:
+    return all(one.started_at > after for one in members)
+
+
 def _stops(group: BenchGroup[CoordinatedMember]) -> int:
     return sum(one.stops for one in group.members.values())
-
-
-async def until_resumed(group: BenchGroup[CoordinatedMember], killed: float) -> None:
-    """Wait until all members have their assignment again, from a sidecar that was started after ``killed``."""
-    what = "all members have their assignment again, after the sidecar's restart"
-    members = group.members.values()
-    await group.ownership.until(lambda: all(one.started_at > killed for one in members), SETTLE_TIMEOUT, what)
-    await group.ownership.until_settled(group.members, SETTLE_TIMEOUT)
 
 
 def tune(broker: str, group: str) -> None:

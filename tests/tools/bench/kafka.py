@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from proxy.errors import LocalError
@@ -88,18 +88,10 @@ def _send(producer: Producer, topic: str, count: int) -> None:
             refused.append(error)
 
     for _ in range(count):
-        while True:
-            try:
-                producer.produce(topic, record, partition=0, on_delivery=delivered)
-                break
-            except BufferError:
-                producer.poll(0.01)
-            except KafkaException as error:
-                raise LocalError(f"a record of {topic} was refused: {error}") from None
-    if left := producer.flush(TIMEOUT):
-        raise LocalError(f"{left} of {count} records were not acknowledged within {TIMEOUT:.0f} s")
-    if refused:
-        raise LocalError(f"{len(refused)} of {count} records of {topic} were refused, the first one: {refused[0]}")
+        producer.produce(topic, record, partition=0, on_delivery=delivered)
+    left = producer.flush(TIMEOUT)
+    if left or refused:
+        raise LocalError(f"of {count} records {left} were not acknowledged in time, and refused: {refused[:1]}")
 
 
 def _consume(bootstrap: str, topic: str, count: int) -> float:

@@ -60,16 +60,6 @@ def cpu_seconds(pids: Sequence[int]) -> float:
     return total
 
 
-def thread_seconds(pid: int) -> dict[int, tuple[str, float]]:
-    """Name, of at most 15 bytes, and CPU seconds so far of each thread that a process has now; by its id."""
-    found = {}
-    for thread in Path(f"/proc/{pid}/task").glob("*"):
-        with suppress(OSError):  # it has ended
-            name, times = ((thread / each).read_text().strip() for each in ("comm", "schedstat"))
-            found[int(thread.name)] = (name, int(times.split()[0]) / 1e9)
-    return found
-
-
 def reset_peaks(pids: Sequence[int]) -> None:
     """Let ``peak_mib`` of the processes begin anew."""
     for pid in pids:

@@ -15,8 +15,6 @@ from tests.tools.bench.stage import Outcome, Stage
 MIB = 1024 * 1024
 CONNECTIONS = 32
 RATE = 10_000
-SIZED = ("haproxy", "nginx", "brokerside", "brokerside-audit")
-"""Whom loads of other sizes are put on."""
 
 Figures = dict[str, float]
 
@@ -55,7 +53,7 @@ class Load(Scenario):
     request: str
     numbers: Mapping[str, float]
     figures: Callable[[Outcome], Figures]
-    whom: tuple[str, ...] = ()
+    whom = ()
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
         running = stage.kept(contestant)
@@ -77,14 +75,6 @@ class Load(Scenario):
         return Measured(figures, outcome.foreign)
 
 
-@dataclass(frozen=True)
-class Size(Load):
-    """A load of another size, on fewer contestants and in fewer rounds."""
-
-    whom: tuple[str, ...] = SIZED
-    most_rounds = 3
-
-
 def _requests(outcome: Outcome) -> Figures:
     load = outcome.load
     latencies = {name: load[name] for name in ("p50_us", "p99_us", "p999_us")}
@@ -97,10 +87,6 @@ def _bulk(outcome: Outcome) -> Figures:
 
 LOADS = (
     Load("small", "requests", "small", {"conns": CONNECTIONS}, _requests),
-    Size("small-1", "requests", "small", {"conns": 1}, _requests),
-    Size("small-1000", "requests", "small", {"conns": 1_000}, _requests),
-    Size("partitions-10", "requests", "small-10", {"conns": CONNECTIONS}, _requests),
-    Size("partitions-50", "requests", "small-50", {"conns": CONNECTIONS}, _requests),
     Load("produce", "requests", "produce", {"conns": 4, "depth": 5}, _bulk),
     Load("fetch", "requests", "fetch", {"conns": 4}, _bulk),
     Load("paced", "requests", "small", {"conns": CONNECTIONS, "rate": RATE}, _requests),

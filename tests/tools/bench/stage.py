@@ -20,6 +20,8 @@ from observers.background import BackgroundThreads
 from proxy.errors import LocalError
 from proxy.local import cluster
 from proxy.local.ports import HOST, free_ports, is_free
+from proxy.local.state import Node
+from proxy.local.workload import create_topics
 from tests.tools.bench import native
 from tests.tools.bench.contestants import Contestant, Running, Wiring
 from tests.tools.bench.frames import write_frames
@@ -56,11 +58,9 @@ class Sizes:
     ``quiet_wait``: how long to wait for others to be quiet; with 0 a measurement that was disturbed is not repeated
     either. ``job_events``, ``job_keys``: of the topics that jobs
     read, events and keys a minute; ``job_batches`` of a continuous job are watched, and ``job_cold_events`` are read
-    by a new process; ``table_rows``: of the table ``traffic`` that others are computed from. ``feature_turns``: how
-    often each load is put on a sidecar with features, and one without; ``feature_updates``: of each kind.
+    by a new process; ``table_rows``: of the table ``traffic`` that others are computed from.
     ``group_members`` of each group, which reads ``group_partitions``; ``group_slow``: also events that take a session
-    timeout of 45 s; ``scale_consumers`` are watched for ``scale_seconds``, and so are ``fleet_groups`` of
-    ``fleet_members`` each, which three sidecars coordinate."""
+    timeout of 45 s; ``scale_consumers`` are watched for ``scale_seconds``."""
 
     seconds: float
     warm: float
@@ -74,29 +74,23 @@ class Sizes:
     job_batches: int
     job_cold_events: int
     table_rows: int
-    feature_turns: int
-    feature_updates: int
     group_members: int
     group_partitions: int
     group_slow: bool
     scale_consumers: int
     scale_seconds: float
-    fleet_groups: int
-    fleet_members: int
 
 
 FULL = Sizes(
     seconds=2.0, warm=0.3, idle=(1_000, 5_000, 9_500), calm=1.5, watch=3.0, kafka_records=300_000,
     quiet_wait=3.0, job_events=(1_000_000,), job_keys=(500, 5_000), job_batches=5,
-    job_cold_events=10_000, table_rows=1_000_000, feature_turns=4, feature_updates=100, group_members=50,
-    group_partitions=200, group_slow=True, scale_consumers=5_000, scale_seconds=60.0, fleet_groups=300,
-    fleet_members=40,
+    job_cold_events=10_000, table_rows=1_000_000, group_members=50, group_partitions=200, group_slow=True,
+    scale_consumers=5_000, scale_seconds=60.0,
 )  # fmt: skip
 QUICK = Sizes(
     seconds=0.4, warm=0.1, idle=(200,), calm=0.5, watch=0.5, kafka_records=20_000,
     quiet_wait=0.0, job_events=(5_000,), job_keys=(500,), job_batches=1, job_cold_events=1_000,
-    table_rows=5_000, feature_turns=1, feature_updates=4, group_members=10, group_partitions=40, group_slow=False,
-    scale_consumers=200, scale_seconds=5.0, fleet_groups=30, fleet_members=4,
+    table_rows=5_000, group_members=10, group_partitions=40, group_slow=False, scale_consumers=200, scale_seconds=5.0,
 )  # fmt: skip
 
 
@@ -130,7 +124,7 @@ class Stage:
         self._count = 0
         self._kept: dict[str, Running] = {}
         self._contexts = ExitStack()
-        self._belonging: list[int] = []
+        self._brokers: list[int] = []
         self.descriptors = _raise_descriptor_limit()
 
     def __enter__(self) -> Stage:
@@ -145,11 +139,9 @@ class Stage:
         os.sched_setaffinity(0, self.load_cpus)
         (self.stub_port,) = free_ports(1)
         frames = self.folder / "frames"
-        self._frames = write_frames(
-            frames, fetched=1024 * 1024, produced=256 * 1024, record=100, stub_port=self.stub_port
-        )
+        self._frames = write_frames(frames)
         log = contexts.enter_context((self.folder / "stub.log").open("wb"))
-        self._stub = subprocess.Popen([str(self._native.stub), str(self.stub_port), str(frames)], stderr=log)
+        self._stub = subprocess.Popen([str(self._native / "stub"), str(self.stub_port), str(frames)], stderr=log)
         contexts.callback(self._stub.wait)
         contexts.callback(self._stub.kill)
         while is_free(self.stub_port):
@@ -221,25 +213,17 @@ class Stage:
             self.stop(running)
 
     @contextmanager
-    def brokers(self, nodes: int = 1) -> Iterator[cluster.ClusterState]:
-        """A cluster of its own for the block. Raises LocalError."""
-        folder = Path(mkdtemp(prefix="brokers-", dir=self.folder))
-        state = cluster.up(folder, nodes=nodes, broker_properties=BOUNDS, progress=False)
+    def broker(self, topic: str) -> Iterator[Node]:
+        """One of its own for the block, with the topic that all groups read. Raises LocalError."""
+        folder = Path(mkdtemp(prefix="broker-", dir=self.folder))
+        state = cluster.up(folder, broker_properties=BOUNDS, progress=False)
         try:
-            with self.belonging([node.pid for node in state.nodes]):
-                yield state
+            create_topics(state.internal_bootstrap, {topic: {}}, self.sizes.group_partitions)
+            self._brokers = [node.pid for node in state.nodes if node.pid]
+            yield state.nodes[0]
         finally:
+            self._brokers = []
             cluster.discard(folder)
-
-    @contextmanager
-    def belonging(self, pids: Collection[int | None]) -> Iterator[None]:
-        """Count what the processes use as part of the set-up, and not as others'. None: it does not run."""
-        mine = [pid for pid in pids if pid is not None]
-        self._belonging += mine
-        try:
-            yield
-        finally:
-            self._belonging = [pid for pid in self._belonging if pid not in mine]
 
     @contextmanager
     def everywhere(self) -> Iterator[None]:
@@ -275,7 +259,7 @@ class Stage:
 
     def read(self, measured: list[int]) -> Clock:
         """A reading of the clocks; ``measured`` are a contestant's processes."""
-        others = [self._stub.pid, *self._belonging]
+        others = [self._stub.pid, *self._brokers]
         if self.cluster is not None and (pid := self.cluster.nodes[0].pid):
             others.append(pid)
         return Clock.read(measured, others)
@@ -316,7 +300,7 @@ class Stage:
     def _run_load(self, port: int, mode: str, request: str, numbers: dict[str, float]) -> dict[str, Any]:
         given = {"warm": self.sizes.warm, "secs": self.sizes.seconds, **numbers}
         options = [f"{name}={value:g}" for name, value in given.items()]
-        command = [str(self._native.load), mode, str(port), str(self._frames[request]), *options]
+        command = [str(self._native / "load"), mode, str(port), str(self._frames[request]), *options]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=LOAD_TIMEOUT, check=True)
         except subprocess.TimeoutExpired:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 from proxy.errors import LocalError
@@ -16,24 +15,17 @@ FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror")
 TIMEOUT = 60.0
 
 
-@dataclass(frozen=True)
-class Native:
-    """Paths of the two programs; their sources say how they are called."""
-
-    stub: Path
-    load: Path
-
-
-def build() -> Native:
-    """Compile what is not in the cache yet. Raises LocalError where there is no compiler, or where it fails."""
+def build() -> Path:
+    """Return the folder of the two programs, compiled where they are not in the cache yet; their sources say how they
+    are called. Raises LocalError where there is no compiler, or where it fails."""
     sources = sorted(SOURCES.glob("*.[ch]"))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     folder = cache_dir() / "bench" / f"native-{digest}"
-    native = Native(folder / "stub", folder / "load")
-    for program in (native.stub, native.load):
+    folder.mkdir(parents=True, exist_ok=True)
+    for program in (folder / "stub", folder / "load"):
         if not program.exists():
             _compile(SOURCES / f"{program.name}.c", program)
-    return native
+    return folder
 
 
 def _compile(source: Path, program: Path) -> None:
@@ -42,7 +34,6 @@ def _compile(source: Path, program: Path) -> None:
         raise LocalError(
             "the benchmark needs a C compiler, and there is none on PATH; Debian: apt-get install gcc libc6-dev"
         )
-    program.parent.mkdir(parents=True, exist_ok=True)
     part = program.with_suffix(".part")
     done = subprocess.run(
         [compiler, *FLAGS, "-o", str(part), str(source)], capture_output=True, text=True, timeout=TIMEOUT, check=False
