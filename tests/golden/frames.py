@@ -75,7 +75,8 @@ def recordings() -> list[Recording]:
 
 
 FILE = FOLDER / "message-sets-java-3.9.2.b64"
-"""Message sets of magic 0 and 1 as Kafka's own Java classes write them; ``tests/tools/MessageSets.java`` made the file.
+"""Message sets of magic 0 and 1 as Kafka's own Java classes write them (``tests/tools/MessageSets.java`` of commit
+a2f88a26 made the file).
 
 Each is two lines: ``set <magic> <codec> <number of records>``, and its bytes in base64.
 """

@@ -113,9 +113,9 @@ def _struct(fields: tuple[Field, ...], version: int, values: Values, flexible: b
 def _value(field: Field, version: int, value: Any, flexible: bool) -> bytes:
     if field.array:
         if value is None:
-            return _length(None, "i", flexible)
+            return length(None, flexible, 4)
         element = field._replace(array=False)
-        return _length(len(value), "i", flexible) + b"".join(_value(element, version, one, flexible) for one in value)
+        return length(len(value), flexible, 4) + b"".join(_value(element, version, one, flexible) for one in value)
     if field.fields:
         return _struct(field.fields, version, value, flexible)
     if field.type in SCALARS:
@@ -123,11 +123,12 @@ def _value(field: Field, version: int, value: Any, flexible: bool) -> bytes:
     if field.type == "uuid":
         return bytes(value)
     data = value.data if isinstance(value, Made) else value
-    width = "h" if field.type == "string" else "i"
-    return _length(None if data is None else len(data), width, flexible) + (data or b"")
+    size = 2 if field.type == "string" else 4
+    return length(None if data is None else len(data), flexible, size) + (data or b"")
 
 
-def _length(length: int | None, width: str, flexible: bool) -> bytes:
+def length(count: int | None, flexible: bool, size: int) -> bytes:
+    """A length; None is null."""
     if flexible:
-        return uvarint(0 if length is None else length + 1)
-    return struct.pack(">" + width, -1 if length is None else length)
+        return uvarint(0 if count is None else count + 1)
+    return (-1 if count is None else count).to_bytes(size, "big", signed=True)

@@ -11,7 +11,7 @@ from proxy.core.accessors import Accessors, Records
 from proxy.core.apis import APIS
 from proxy.core.fields import FORMATS
 from proxy.core.schema import Field, Layout, UnknownMessage, layout
-from tests.tools.messages import uvarint
+from tests.tools.messages import length, uvarint
 
 UNKNOWN_TAGS = "unknown tagged fields"
 """Key of a struct's values for tagged fields that no definition knows: bytes by tag."""
@@ -144,10 +144,3 @@ def _drawn(value: Any) -> Any:
             return tuple(map(_drawn, value))
         case _:
             return value
-
-
-def length(count: int | None, flexible: bool, size: int) -> bytes:
-    """A length; None is null."""
-    if flexible:
-        return uvarint(0 if count is None else count + 1)
-    return (-1 if count is None else count).to_bytes(size, "big", signed=True)

@@ -24,7 +24,7 @@ FOUND = (
 
 
 def failures(*seeds: int) -> dict[int, str]:
-    return {seed: failure for seed in seeds if (failure := run(seed).failure) is not None}
+    return {seed: failure for seed in seeds if (failure := run(seed)) is not None}
 
 
 @pytest.mark.promise("coordinator.md", "No partition has two owners at a time, whatever fails or is late.")

@@ -7,37 +7,29 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 from proxy.errors import LocalError
-from tests.tools.bench.report import filled
-from tests.tools.conformance import reload, schedules, storm
+from tests.tools.conformance import schedules, storm
 from tests.tools.conformance.crowd import Visits
-from tests.tools.conformance.report import beside_rows, cost_rows, judged, reload_rows, side_by_side, table
 from tests.tools.conformance.stage import Stage, run_together
-from tests.tools.conformance.verdicts import Check, Outcome, judge, judge_beside, judge_reload
+from tests.tools.conformance.storm import LIMIT, RATE, Beside
+from tests.tools.conformance.verdicts import Check, Outcome, Row, judge, judge_beside, quantile
 
 STORMS = ((storm.SMOOTH, 30.0, 10.0, 2), (storm.SIDECAR, 30.0, 10.0, 2), (storm.BROKER, 30.0, 11.0, 1))
 QUICK_STORMS = ((storm.SMOOTH, 5.0, 4.0, 1),)
 """Beside a producer: who has the limit, seconds of each storm, seconds of peace before it, and how many."""
 
-COST_COUNT = 5_000
-
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.tools.conformance", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller storms; in under a minute instead of seven")
-    parser.add_argument("--into", type=Path, metavar="PAGE", help="put the tables into a page of docs/ too")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was started is ended
     try:
         checks: list[Check] = []
-        lines = list(_run(options.quick, checks))
-        print("\n".join(lines))
-        if options.into:
-            options.into.write_text(filled(options.into.read_text(), "\n".join(lines)))
+        print("\n".join(_run(options.quick, checks)))
     except KeyboardInterrupt:
         return 130
     except (LocalError, OSError) as error:
@@ -71,21 +63,12 @@ def _run(quick: bool, checks: list[Check]) -> Iterator[str]:
         say("a producer beside storms")
         storm.create_topic(stage)
         besides = [storm.beside(stage, *planned) for planned in (QUICK_STORMS if quick else STORMS)]
-        say("a changed limit")
-        changed = reload.measure(stage)
-        cost = None
-        if not quick:
-            say("what connections cost")
-            cost = storm.cost(stage, COST_COUNT)
         say("done")
     rows, found = judge(Outcome(broker, sidecar, kafka, sizes))
-    checks += [*found, *judge_beside(besides), *judge_reload(changed)]
+    checks += [*found, *judge_beside(besides)]
     cpus = f"{len(os.sched_getaffinity(0))} CPUs that broker, sidecar and clients share"
     yield f"{datetime.now(UTC):%Y-%m-%d}, {cpus}{', a quick run' if quick else ''}"
-    tables = [side_by_side(rows), table(beside_rows(besides)), table(reload_rows(changed))]
-    if cost:
-        tables.append(table(cost_rows(cost)))
-    for part in (*tables, judged(checks)):
+    for part in (side_by_side(rows), table(beside_rows(besides)), judged(checks)):
         yield ""
         yield from part
 
@@ -95,6 +78,53 @@ def _all(ports: Mapping[str, int], quick: bool) -> dict[str, Visits]:
     if quick:
         return run_together(schedules.light(ports, schedules.QUICK) | schedules.storm(ports, schedules.QUICK, 6.5))
     return run_together(schedules.light(ports, schedules.FULL)) | run_together(schedules.storm(ports, schedules.FULL))
+
+
+# ---- tables for a terminal that are Markdown too --------------------------------------------------------------------
+
+HEAD = ("", "model", "broker", "sidecar", "sidecar, `recheck: false`")
+
+
+def side_by_side(rows: Iterable[Row]) -> Iterator[str]:
+    return table([HEAD, *((row.what, row.model, row.broker, row.sidecar, row.kafka) for row in rows)])
+
+
+def beside_rows(all_: Iterable[Beside]) -> list[tuple[str, ...]]:
+    """Return the table of the storms beside a producer."""
+    rows: list[tuple[str, ...]] = [(f"a producer beside {RATE:,.0f} connects/s", "before", "during", "ratio")]
+    for one in all_:
+        rows.append((f"{one.setting.title}, {one.offered:,} connects", "", "", ""))
+        rows += _latency_rows("", one.before, one.during)
+        if not one.setting.broker:
+            rows += _latency_rows(", past the sidecar", one.past_before, one.past_during)
+        if not one.setting.broker:
+            rows.append((f"– let through, with a limit of {LIMIT}/s", "", f"{one.admitted:,} of {one.allowed:,}", ""))
+        rows.append(("– answered", "", f"{one.answered:,}", ""))
+    return rows
+
+
+def _latency_rows(where: str, before: Sequence[float], during: Sequence[float]) -> Iterator[tuple[str, ...]]:
+    for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)):
+        calm, stormy = quantile(sorted(before), share), quantile(sorted(during), share)
+        yield f"– {name}{where}", f"{1000 * calm:.2f} ms", f"{1000 * stormy:.2f} ms", f"{stormy / calm:.2f}"
+
+
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table; the first row is its head, the first column is what the others are of."""
+    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
+    for number, row in enumerate(rows):
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        yield f"| {' | '.join(cells)} |"
+        if not number:
+            yield f"|{'-' * (widths[0] + 2)}|{'|'.join('-' * (width + 1) + ':' for width in widths[1:])}|"
+
+
+def judged(checks: Sequence[Check]) -> Iterator[str]:
+    """Yield how many hold, and each that does not."""
+    failed = [check for check in checks if not check.ok]
+    yield f"{len(checks) - len(failed)} of {len(checks)} checks hold"
+    for check in failed:
+        yield f"NOT: {check.what}"
 
 
 if __name__ == "__main__":

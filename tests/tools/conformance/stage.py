@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import shutil
 import subprocess
@@ -24,11 +23,11 @@ from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import ClusterState, Node, save
 from tests.tools.conformance.crowd import Plan, Visits
+from tests.tools.kafka_tools import KafkaTools
 
 LISTENERS = ("CLIENT", "RATE20", "RATE5", "SLOTS")
 """CLIENT has no limits of its own; the others are for one schedule each, so that none sees another's samples."""
 
-TOOL_TIMEOUT = 60.0
 CROWD_TIMEOUT = 120.0
 DESCRIPTORS = 65_536
 
@@ -90,9 +89,8 @@ class Stage:
                 own["listener.security.protocol.map"],
                 *(f"{name}:PLAINTEXT" for name in further),
             ],
-            "socket.listen.backlog.size": [
-                "4096"
-            ],  # as the sidecar has it; Kafka's own 50 would be what limits a storm
+            # As the sidecar has it; Kafka's own 50 would be what limits a storm.
+            "socket.listen.backlog.size": ["4096"],
         }
         self.cluster = cluster.up(
             self.folder,
@@ -133,24 +131,12 @@ class Stage:
             running.stop()
 
     def _configs(self, alterations: Sequence[Sequence[str]]) -> None:
-        """Run ``kafka-configs`` once for each, as many at a time as there are CPUs. Raises LocalError."""
-        cpus = len(os.sched_getaffinity(0))
-        bootstrap = ["--bootstrap-server", self.cluster.internal_bootstrap]
-        for at in range(0, len(alterations), cpus):
-            running = [
-                subprocess.Popen(
-                    cluster.tool("configs", *bootstrap, *arguments),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                )
-                for arguments in alterations[at : at + cpus]
-            ]
-            for process, arguments in zip(running, alterations[at : at + cpus], strict=True):
-                said, _ = process.communicate(timeout=TOOL_TIMEOUT)
-                if process.returncode or "Completed" not in said:
-                    raise LocalError(f"kafka-configs {' '.join(arguments)} failed:\n{broker.error_lines(said)}")
+        """Run ``kafka-configs`` once for each. Raises LocalError."""
+        with KafkaTools() as tools:
+            for arguments in alterations:
+                done = tools.run("configs", "--bootstrap-server", self.cluster.internal_bootstrap, *arguments)
+                if done.returncode or "Completed" not in done.stdout:
+                    raise LocalError(f"kafka-configs {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
 
 
 def _plan(folder: Path, dialled: int, client: int, taken: Collection[int]) -> ClusterState:

@@ -1,4 +1,4 @@
-"""A storm of connects beside a steady producer, and what accepted and refused connections cost."""
+"""A storm of connects beside a steady producer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from proxy.limits.model import DEFAULT_ADDRESS
 from proxy.local.sidecars import SidecarProcess
-from tests.frames import batch, produce
-from tests.tools.bench.measure import cpu_seconds, family
-from tests.tools.conformance.crowd import Plan, Visits
+from tests.frames import produce
+from tests.tools.bench.frames import batches
+from tests.tools.conformance.crowd import Plan
 from tests.tools.conformance.stage import Limits, Stage, crowd_process, finished
 
 TOPIC = "conformance"
@@ -34,13 +33,8 @@ SOURCES = ("127.0.2.1", 200)
 PATIENCE = 1.0
 """Seconds after which a client of the storm gives up."""
 
-SETTLE = 1.0
-"""Seconds between a start and what is measured."""
-
 WARM = 8.0
-"""The same for producers: until then the broker compiles what it does for them."""
-
-CRC32C = 0x82F63B78
+"""Seconds of a producer before what is measured: until then the broker compiles what it does for it."""
 
 
 @dataclass(frozen=True)
@@ -119,48 +113,9 @@ def _admitted(sidecar: SidecarProcess | None) -> int:
     return int(sidecar.metric("brokerside_connections_admitted_total")) if sidecar else 0
 
 
-@dataclass(frozen=True)
-class Cost:
-    """``accepts``: connections per second without a limit, each asking the broker once, of the whole machine.
-
-    The others are CPU of the sidecar, µs per connection: accepted so; held for its address' rate and then refused;
-    refused at once for the number of its address.
-    """
-
-    accepts: float
-    accepted_us: float
-    held_us: float
-    dropped_us: float
-
-
-def cost(stage: Stage, count: int) -> Cost:
-    """Measure with so many connections of each kind."""
-    port = stage.ports["CLIENT"]
-    accepting, accepted = _cpu_us(stage, Limits(), _storm(port, count, 0))
-    one_address = Plan(port, count, SOURCES[0], rate=RATE / 2, ask=False, watch=2 * PATIENCE)
-    held, _ = _cpu_us(stage, Limits(ips={DEFAULT_ADDRESS: 1}), one_address)
-    dropped, _ = _cpu_us(stage, Limits({"max.connections.per.ip": 1}), one_address)
-    took = max(accepted.answered) - accepted.dialled[0]
-    return Cost(len(accepted.accepted()) / took, accepting, held, dropped)
-
-
 def _storm(port: int, count: int, rate: float) -> Plan:
     first, sources = SOURCES
     return Plan(port, count, first, sources, rate, leave="answered", patience=PATIENCE, watch=PATIENCE)
-
-
-def _cpu_us(stage: Stage, limits: Limits, plan: Plan) -> tuple[float, Visits]:
-    """CPU of a sidecar for each connection of ``plan``, in µs, without what it uses anyway."""
-    with stage.sidecar(limits) as sidecar:
-        pids = family(sidecar.process.pid)
-        time.sleep(SETTLE)
-        idle = -cpu_seconds(pids)
-        time.sleep(SETTLE)
-        idle = (idle + cpu_seconds(pids)) / SETTLE
-        used, began = -cpu_seconds(pids), time.monotonic()
-        visits = finished(crowd_process(plan))
-        used += cpu_seconds(pids) - idle * (time.monotonic() - began)
-    return used / plan.count * 1e6, visits
 
 
 @contextmanager
@@ -171,7 +126,7 @@ def _producer(port: int) -> Iterator[list[tuple[float, float]]]:
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     try:
-        process.stdin.write(request())
+        process.stdin.write(produce(1, 1, batches(1, RECORD), topic=TOPIC))
         process.stdin.close()
         process.stdin = None
         yield samples
@@ -179,30 +134,3 @@ def _producer(port: int) -> Iterator[list[tuple[float, float]]]:
         process.terminate()
         said, _ = process.communicate(timeout=10)
     samples += json.loads(said)
-
-
-def request() -> bytes:
-    """A ProduceRequest with one record that a broker takes: with a checksum, unlike other frames made by hand."""
-    value = bytes(RECORD)
-    body = b"\0\0\0\x01" + _varint(len(value)) + value + b"\0"  # attributes, two deltas, no key; value; no headers
-    records = bytearray(batch(1, _varint(len(body)) + body))
-    records[17:21] = crc32c(bytes(records[21:])).to_bytes(4, "big")
-    return produce(1, 1, bytes(records), topic=TOPIC)
-
-
-def crc32c(data: bytes) -> int:
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (CRC32C if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
-def _varint(value: int) -> bytes:
-    """A signed number as records have it: zigzag, seven bits in each byte."""
-    rest, out = value << 1, bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    return bytes([*out, rest])

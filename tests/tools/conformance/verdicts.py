@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.tools.conformance.crowd import Visits
-from tests.tools.conformance.reload import Reload
 from tests.tools.conformance.schedules import PER_ADDRESS, SLOTS, Sizes
 from tests.tools.conformance.storm import Beside
 
@@ -30,9 +29,6 @@ P99_RISE = 1.25
 
 ENOUGH = 10_000
 """Latencies of which a p99 says something; a quick run has fewer."""
-
-RELOAD_ACTS = 1.0
-"""Seconds from SIGHUP."""
 
 DEFAULT_OPEN = 20
 """Of 30 at once, those that the default rate of 2/s lets through: ten windows of it."""
@@ -95,14 +91,6 @@ def judge_beside(all_: Iterable[Beside]) -> list[Check]:
 
 def _p99(latencies: Iterable[float]) -> float:
     return quantile(sorted(latencies), 0.99)
-
-
-def judge_reload(reload: Reload) -> list[Check]:
-    """Return what had to hold of a changed limit."""
-    return [
-        Check(f"a reload: acts within {RELOAD_ACTS} s: {reload.acts:.2f} s", reload.acts <= RELOAD_ACTS),
-        Check(f"a reload: closes no connection: {reload.closed}", not reload.closed),
-    ]
 
 
 def _rates(outcome: Outcome) -> Iterator[Row | Check]:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import resource
 import socket
 import struct
@@ -22,9 +23,10 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from proxy.coordinator import wire
+from proxy.coordinator.subscription import MAX_PATTERN, MAX_TOPICS
 from proxy.fleet.sidecar_record import SidecarRecord, encode, record_key
 from tests.frames import METADATA, request, sized
-from tests.tools.hostile import registrations
 from tests.tools.messages import uvarint
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
@@ -269,21 +271,6 @@ async def storm(target: Target) -> None:
         await asyncio.sleep(0.005)
 
 
-async def consumers(target: Target) -> None:
-    """Hostile consumers of all kinds; each address has fewer than may come from it."""
-
-    async def one(number: int) -> None:
-        kind = registrations.KINDS[number % len(registrations.KINDS)]
-
-        async def visit(target: Target, reader: Reader, writer: Writer) -> None:
-            async with asyncio.timeout(registrations.HOLD):
-                await kind(target.counts, number, reader, writer)
-
-        await _again_and_again(target, visit, rest=1.0, host=number // ONE_ADDRESS)
-
-    await asyncio.gather(*[one(number) for number in range(target.connections)])
-
-
 # ---- writers of topics -----------------------------------------------------------------------------------------------
 
 
@@ -355,6 +342,133 @@ async def rebinding(target: Target) -> None:
         target.counts[f"status {line.split(b' ')[1].decode()}"] += 1
 
     await _again_and_again(target, visit, rest=0.5, admin=True)
+
+
+# ---- hostile consumers -----------------------------------------------------------------------------------------------
+
+# Each gets the attack's counts, the connection's number, and the connection. The groups are the attackers' own: who may
+# join a group is a matter of ACLs. Source: docs/coordinator.md, the messages.
+
+Kind = Callable[[Counter[str], int, Reader, Writer], Awaitable[None]]
+
+GROUPS = 50
+"""Groups that attackers share, so that they are rebalanced again and again."""
+
+HOLD = 30.0
+"""Seconds for which a connection that is not closed is kept."""
+
+LONGEST = 4 << 20
+"""Of a frame from a consumer."""
+
+ASKED_AGAIN = 64
+PATTERNS = ("((a{0,30}){0,30}){0,30}", "(" * 300 + "a" + ")*" * 300, "(a|aa)+" * (MAX_PATTERN // 7), "(x+x+)+y")
+"""The first has too many states; of the others, matchers that backtrack make very much."""
+
+
+def _registration(number: int, topics: str = '{"honest":1}', **changed: object) -> bytes:
+    asked = wire.RegisterConsumerRequest(
+        f"hostile-{number % GROUPS}", f"attacker-{number}", topics, True, "smallest", 6000, 2
+    )._replace(**changed)
+    body = wire.encode_register_consumer_request(2, asked)
+    return wire.request_frame(wire.REGISTER_CONSUMER, 2, number, "hostile", body)
+
+
+async def _register(counts: Counter[str], reader: Reader, writer: Writer, frame: bytes) -> int:
+    """Return the error code of the response. Raises EOFError."""
+    writer.write(frame)
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    code = int.from_bytes((await reader.readexactly(size))[4:6], "big")
+    counts[f"code {code}"] += 1
+    return code
+
+
+async def _drop(reader: Reader) -> None:
+    while await reader.read(1 << 16):
+        pass
+
+
+async def mute(counts: Counter[str], number: int, reader: Reader, writer: Writer) -> None:
+    await _register(counts, reader, writer, _registration(number))
+    await _drop(reader)
+
+
+async def half(counts: Counter[str], number: int, reader: Reader, writer: Writer) -> None:
+    frame = _registration(number)
+    writer.write(frame[: random.randrange(4, len(frame))])
+    await _drop(reader)
+
+
+async def refused(counts: Counter[str], number: int, reader: Reader, writer: Writer) -> None:
+    """Registrations that are refused, as fast as they are taken; it reads no response."""
+    frame = _registration(number, session_timeout_ms=1) * ASKED_AGAIN
+    while True:
+        writer.write(frame)
+        await writer.drain()
+        counts["flooded"] += ASKED_AGAIN
+
+
+async def slow_response(counts: Counter[str], number: int, reader: Reader, writer: Writer) -> None:
+    """Registers, and sends a response as long as may be in small pieces."""
+    await _register(counts, reader, writer, _registration(number))
+    writer.write(sized(bytes(LONGEST - 4))[:1000])
+    while True:
+        writer.write(bytes(1000))
+        await writer.drain()
+        await asyncio.sleep(0.1)
+
+
+async def unasked(counts: Counter[str], number: int, reader: Reader, writer: Writer) -> None:
+    """Registers, and responds to what was never asked."""
+    await _register(counts, reader, writer, _registration(number))
+    response = wire.ConsumerResponse(12345, wire.PING, 0, f"attacker-{number}", ())
+    writer.write(wire.encode_response(response) * ASKED_AGAIN)
+    await _drop(reader)
+
+
+async def many_topics(counts: Counter[str], number: int, reader: Reader, writer: Writer) -> None:
+    """Registers for as many topics as may be, with as many streams, in a group of its own."""
+    names = {f"t-{random.randrange(1 << 40):012x}": 1000 for _ in range(MAX_TOPICS)}
+    frame = _registration(number, json.dumps(names), group_id=f"hostile-own-{random.randrange(1 << 30)}")
+    await _register(counts, reader, writer, frame)
+    await _drop(reader)
+
+
+async def patterns(counts: Counter[str], number: int, reader: Reader, writer: Writer) -> None:
+    """Registers with all patterns that cost something, one after the other."""
+    for each in PATTERNS:
+        if not await _register(counts, reader, writer, _registration(number, f"*1000*{each}")):
+            break
+    await _drop(reader)
+
+
+async def visits(counts: Counter[str], number: int, reader: Reader, writer: Writer) -> None:
+    """Registers and goes, again and again: its group is rebalanced each time."""
+    await _register(counts, reader, writer, _registration(number))
+
+
+async def new_groups(counts: Counter[str], number: int, reader: Reader, writer: Writer) -> None:
+    """Registers in a new group each time, and goes."""
+    await _register(
+        counts, reader, writer, _registration(number, group_id=f"hostile-{number}-{random.randrange(1 << 30)}")
+    )
+
+
+KINDS: tuple[Kind, ...] = (mute, half, refused, slow_response, unasked, many_topics, patterns, visits, new_groups)
+
+
+async def consumers(target: Target) -> None:
+    """Hostile consumers of all kinds; each address has fewer than may come from it."""
+
+    async def one(number: int) -> None:
+        kind = KINDS[number % len(KINDS)]
+
+        async def visit(target: Target, reader: Reader, writer: Writer) -> None:
+            async with asyncio.timeout(HOLD):
+                await kind(target.counts, number, reader, writer)
+
+        await _again_and_again(target, visit, rest=1.0, host=number // ONE_ADDRESS)
+
+    await asyncio.gather(*[one(number) for number in range(target.connections)])
 
 
 ATTACKS: dict[str, Attack] = {

@@ -138,13 +138,13 @@ def produce(address: str, seconds: float, topic: str, rate: int) -> dict[str, ob
     def delivered(error: KafkaError | None, message: Message) -> None:
         nonlocal failed
         if error is None:
-            acknowledged.append(int((message.value() or b"").rpartition(b"-")[2]))
+            acknowledged.append(int(message.value() or b""))
         else:
             failed += 1
 
     began = time.monotonic()
     for number in range(int(seconds * rate)):
-        producer.produce(topic, f"librdkafka-{number}".encode(), on_delivery=delivered)
+        producer.produce(topic, str(number), on_delivery=delivered)
         producer.poll(max(0.0, began + number / rate - time.monotonic()))
     left = producer.flush(60)
     return {"acknowledged": acknowledged, "failed": failed + left}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -25,8 +24,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from proxy.errors import LocalError
 from proxy.local import cluster
 from proxy.local.cluster import ClusterState
-from proxy.local.jars import java, resolve
 from tests.integration.metrics import unbalanced
+from tests.tools.bench.measure import memory
 from tests.tools.hostile.checks import Probe
 
 TOPIC = "honest"
@@ -36,8 +35,6 @@ CONSUMED = "honest-consumed"
 CONSUMED_PARTITIONS = 4
 COMMITTED = "honest-committed"
 """What transactions write past the sidecar."""
-
-HERE = Path(__file__).parent
 
 PER_IP = 100
 """Connections of one address: without such a limit 600 silent ones have all descriptors, and who has lost its
@@ -62,8 +59,6 @@ RELOAD_EVERY = 10.0
 ADDRESSES = 3000
 """Addresses in the configuration that is loaded again all the time."""
 
-KIB = 1024
-
 Settings = Callable[[Path, int], Mapping[str, Any]]
 """Sections of the configuration, given the folder and the descriptors."""
 
@@ -72,8 +67,8 @@ Settings = Callable[[Path, int], Mapping[str, Any]]
 class Watched:
     """What is measured of the sidecar during an attack."""
 
-    peak_rss: int = 0
-    """Bytes."""
+    peak_rss: float = 0.0
+    """MiB."""
     peak_descriptors: int = 0
     probes: list[Probe] = field(default_factory=list)
     """Each ``/livez``."""
@@ -86,7 +81,7 @@ class Watched:
 class Stage:
     """One broker and one sidecar."""
 
-    def __init__(self, folder: Path, settings: Settings, log: Path | None, connections: int) -> None:
+    def __init__(self, folder: Path, settings: Settings, connections: int) -> None:
         self.connections = connections
         self.descriptors = max(DESCRIPTORS, 4 * connections)
         # Of a request with 190,000 partitions the broker makes 20 MB of objects, and it has 80 of these at a time.
@@ -106,25 +101,11 @@ class Stage:
         partitions = {TOPIC: 1, CONSUMED: CONSUMED_PARTITIONS, COMMITTED: 1}
         for future in admin.create_topics([NewTopic(name, count, 1) for name, count in partitions.items()]).values():
             future.result(30)
-        if log is None:
-            self._log, write = os.pipe()
-            fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE)
-        else:
-            write = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-            self._log = os.open(log, os.O_RDONLY)
+        self._log, write = os.pipe()
+        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE)
+        limited = f'ulimit -n {self.descriptors}; exec "$@"'
         self.process = subprocess.Popen(
-            [
-                "/bin/sh",
-                "-c",
-                f'ulimit -n {self.descriptors}; exec "$@"',
-                "sh",
-                sys.executable,
-                "-m",
-                "proxy",
-                "run",
-                "-c",
-                self._path,
-            ],
+            ["/bin/sh", "-c", limited, "sh", sys.executable, "-m", "proxy", "run", "-c", self._path],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=write,
@@ -176,7 +157,7 @@ class Stage:
             generation = 0
             reload_at = time.monotonic()
             while not stop.wait(1):
-                watched.peak_rss = max(watched.peak_rss, self._rss())
+                watched.peak_rss = max(watched.peak_rss, memory([self.process.pid]).rss)
                 watched.peak_descriptors = max(watched.peak_descriptors, self._descriptors())
                 watched.probes.append(self._probe())
                 with suppress(OSError):
@@ -226,25 +207,14 @@ class Stage:
         except OSError:
             return 0
 
-    def _rss(self) -> int:
-        try:
-            status = Path(f"/proc/{self.process.pid}/status").read_text()
-        except OSError:
-            return 0
-        found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
-        return int(found[1]) * KIB if found else 0
-
 
 @contextmanager
-def staged(settings: Settings, log: Path | None, connections: int) -> Iterator[Stage]:
-    """A stage in a new folder; everything ends with it. ``settings``: keys of its configuration.
-
-    ``log``: the file that is the sidecar's stderr; None: a pipe that nobody reads.
-    """
+def staged(settings: Settings, connections: int) -> Iterator[Stage]:
+    """A stage in a new folder; everything ends with it. ``settings``: keys of its configuration."""
     with tempfile.TemporaryDirectory(prefix="brokerside-hostile-") as name:
         folder = Path(name)
         try:
-            stage = Stage(folder, settings, log, connections)
+            stage = Stage(folder, settings, connections)
             try:
                 yield stage
             finally:
@@ -299,21 +269,6 @@ class Running:
 def python(module: str, *arguments: str) -> list[str]:
     """The command line of a module of this package."""
     return [sys.executable, "-m", f"tests.tools.hostile.{module}", *arguments]
-
-
-def java_producer(*arguments: str) -> list[str]:
-    """The command line of the honest Java producer."""
-    jars = os.pathsep.join(map(str, resolve("kafka-4.3.1", progress=True)))
-    return [
-        str(java()),
-        "-Xmx128m",
-        "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=1",
-        "-cp",
-        jars,
-        str(HERE / "Honest.java"),
-        *arguments,
-    ]
 
 
 def attack(name: str, stage: Stage, number: int, seconds: float) -> list[str]:

@@ -9,8 +9,7 @@ network.py      TCP connections: latency, loss in one direction or both, TCP_USE
 kafka.py        topics with numbered messages; the logs of ``__brokerside_groups`` with transactions, producer epochs
                 and commits that are acknowledged before they can be read; offsets of groups.
 writer.py       the fenced producer of a partition: commits of unknown outcome, late confirmations, aborts.
-registry.py     the fleet's registry, as each sidecar has read it.
-sidecar.py      a sidecar: carries the machine's effects out.
+sidecar.py      a sidecar: carries the machine's effects out; the fleet's registry, as each has read it.
 consumer.py     a consumer: a fetcher, an application that takes messages.
 faults.py       what goes wrong.
 world.py        one schedule.
@@ -36,6 +35,6 @@ I9   No offset is given to Kafka for a group that has had members of Kafka's own
      since Kafka's answers take milliseconds here.
 I10  The same events at the same times give the same effects.
 
-``python -m tests.tools.simulation --schedules 2000`` runs many, ``--first`` others. A failure prints its seed;
-``--seed S --trace`` repeats that schedule, and prints its trace. The same seed gives the same trace everywhere.
+``python -m tests.tools.simulation.run FIRST COUNT`` runs many, and prints the seeds that fail; with one seed alone it
+prints the trace of that schedule. The same seed gives the same trace everywhere.
 """

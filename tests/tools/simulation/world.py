@@ -19,8 +19,7 @@ from tests.tools.simulation.faults import FAULTS, Fault, plan
 from tests.tools.simulation.invariants import InvariantError, Invariants
 from tests.tools.simulation.kafka import Kafka
 from tests.tools.simulation.network import Network, Socket
-from tests.tools.simulation.registry import Registration
-from tests.tools.simulation.sidecar import PORT, Sidecar
+from tests.tools.simulation.sidecar import PORT, Registration, Sidecar
 from tests.tools.simulation.timeline import Timeline
 
 SUBSCRIPTIONS = ('{"t1":1}', '{"t1":2}', '{"t1":1,"t2":1}', '{"t2":2,"t3":1}', "*1*t.*", "!2!t1")
@@ -83,7 +82,6 @@ class World:
         self.units = random.choice((1, 5, SLICE))
         """Of work in one call of a coordinator: groups are so small that an attempt is one slice by default."""
         self.histories: list[History] = []
-        self.replayed = self.handed_out = 0
         self._connections = 0
         self.invariants = Invariants(self)
         self.kafka.on_commit = self.invariants.committed
