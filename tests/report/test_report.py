@@ -124,6 +124,9 @@ def test_findings_are_what_the_tables_say(root: Path, text: str) -> None:
     assert "Mostly: 99.949 % of 15,719 events have arrived." in reported["completeness"]
     lost = "8 events lost and reported as lost (killed, queue_full); broker 4 silent since 2026-09-21 18:00."
     assert lost in reported["completeness"]
+    hidden = "Configuration hides 7,195 events: topic scratch, principal User:monitoring."
+    assert f"{hidden} It leaves topics out of 5,756 more: topic scratch, topic tmp." in reported["completeness"]
+    assert "17 records of the audit topic could not be read." in reported["completeness"]
     assert "clickstream · User:web transferred most: 14.7 MB" in reported["talkers"]
     assert "7 of 11 objectives have error budget left. no-errors · 99 % · User:shop" in reported["objectives"]
     assert "187.24 EUR on these days; data has the largest share, 66.00 EUR." in reported["cost"]
@@ -178,26 +181,6 @@ def test_a_broken_table_is_a_sentence_and_the_others_are_reported(tmp_path: Path
             file.write_text("garbage")
         write(root, "completeness", {"day": FIRST.date()})
         assert f"The table traffic in {root} cannot be read: " in Parsed(report(root)).sections["traffic"]
-
-
-def test_what_is_hidden_and_what_could_not_be_read_stands_beside_what_arrived(tmp_path: Path) -> None:
-    row = {"day": FIRST.date(), "minute": FIRST, "cluster_id": "east", "broker_id": 7, "boot_id": "b"}
-    hidden = [{**row, "hidden_by": f"topic {number}", "hidden": 10 - number} for number in range(7)]
-    write(tmp_path, "completeness", {**row, "events": 100, "first_seq": 1, "last_seq": 100}, *hidden)
-    letter = {"day": FIRST.date(), "timestamp": FIRST, "topic": "audit", "reason": "not_json"}
-    write(tmp_path, "dead_letters", {**letter, "offset": 1}, {**letter, "offset": 2})
-    found = Parsed(report(tmp_path)).sections["completeness"]
-    assert "Yes: all 100 events that 1 sidecar sent have arrived." in found
-    shown = "topic 0, topic 1, topic 2, topic 3, topic 4 and 2 more"
-    assert f"Configuration hides 49 events: {shown}." in found
-    assert "leaves topics out" not in found
-    assert "2 records of the audit topic could not be read" in found
-    part = [{**row, "events": 100, "first_seq": 1, "last_seq": 100, "partly_hidden": 3, "conflicts": 3}]
-    part.append({**row, "hidden_by": "topic b", "partly_hidden": 3})
-    write(tmp_path / "part", "completeness", *part)
-    found = Parsed(report(tmp_path / "part")).sections["completeness"]
-    assert "Configuration leaves topics out of 3 events: topic b." in found
-    assert "No: 3 records of broker 7 contradict other records with the same event numbers" in found
 
 
 @pytest.mark.promise("queries.md", "`--since` and `--until` select the days of the report.")

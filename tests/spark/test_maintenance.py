@@ -110,12 +110,3 @@ def test_runs_that_end_by_themselves_vacuum_when_a_day_has_passed(start: Start, 
         assert clocks.did() == []
         assert job.run_at_end() == ("slo",)
         assert clocks.did() == ["derive", *expected]
-
-
-def test_a_long_run_that_ends_by_itself_does_everything_at_its_end(start: Start, clocks: Clocks) -> None:
-    job = start(continuous=False)
-    clocks.now += 3_600
-    job.run_due_tasks()
-    assert clocks.did() == []
-    job.run_at_end()
-    assert clocks.did() == ["derive", "maintain"]

@@ -135,28 +135,6 @@ def source(fleet: Fleet) -> AuditTopicSource:
     return AuditTopicSource(fleet.bootstrap, "audit")
 
 
-@pytest.mark.usefixtures("often")
-def test_a_reader_has_records_until_it_has_stopped(
-    spark: SparkSession, fleet: Fleet, registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: Said = []
-    fleet.finalize(finalized(2))
-    read_finalized = readers._read_finalized
-
-    def after_registration(*arguments: Any) -> Iterator[bytes | None]:
-        until(lambda: registry.of("heartbeat") != [])
-        yield from read_finalized(*arguments)
-
-    monkeypatch.setattr(readers, "_read_finalized", after_registration)
-    reader = AuditReader("heartbeat", "run")
-    with registered(spark, source(fleet), reader, lambda notice: said.append(str(notice))):
-        until(lambda: len(registry.of("heartbeat")) > 3)
-    records = registry.until_stopped("heartbeat")
-    assert [one.state for one in records] == ["running"] * (len(records) - 1) + ["stopped"]
-    assert {(one.durable, one.job, one.started) for one in records} == {(True, "run", reader.started)}
-    assert said == []
-
-
 @pytest.mark.promise(
     "jobs.md",
     "With `--registry-hmac-keys` a job signs its registration, and ignores levels that no sidecar has signed.",

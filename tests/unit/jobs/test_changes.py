@@ -80,15 +80,6 @@ def test_what_an_acl_says_distinguishes_its_rows() -> None:
     ]
 
 
-def test_how_a_setting_and_a_user_are_changed() -> None:
-    settings = (Resource("config", "a", op_type="SET"), Resource("config", "a", op_type="DELETE"))
-    user = Resource("user", "eve", op_type="SET", mechanism="SCRAM-SHA-256")
-    rows = rows_of(request(resources=(*settings, user)))
-    assert what(rows, "resource_name", "op_type", "mechanism") == [
-        ("a", "DELETE", None), ("a", "SET", None), ("eve", "SET", "SCRAM-SHA-256"),
-    ]  # fmt: skip
-
-
 def test_each_resource_has_its_result() -> None:
     for code, result in RESULTS.items():
         rows = rows_of(request(resources=(Resource("topic", "orders", error_code=code), Resource("topic", "clicks"))))

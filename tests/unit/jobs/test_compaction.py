@@ -15,11 +15,11 @@ import pytest
 from deltalake import DeltaTable, Schema
 
 from spark_jobs import compaction, io, stored_table
-from spark_jobs.compaction import MIN_FILES_TO_COMPACT, files_to_compact, maintain_table
+from spark_jobs.compaction import maintain_table
 from spark_jobs.definitions import Definitions
 from spark_jobs.progress import Notice
 from spark_jobs.schemas import TRAFFIC
-from spark_jobs.stored_table import ConcurrentChange, DataFile, StoredTable
+from spark_jobs.stored_table import ConcurrentChange, StoredTable
 from spark_jobs.table_root import TableRoot
 from tests.spark.stored import rows
 
@@ -105,23 +105,6 @@ def test_days_that_are_over_become_one_row_for_each_key(
     assert requests(path) == before + Counter({(0, "a"): 2, (0, "b"): 10, (3, "a"): 2, (3, "b"): 10})
     assert StoredTable(path, {}).writers == {"writer": 5}
     assert StoredTable(path, {}).days_changed(version + 1) == set(), "no row was added by it"
-
-
-def test_of_an_open_day_large_files_are_left_until_the_small_ones_are_as_much() -> None:
-    small = [10] * MIN_FILES_TO_COMPACT
-    for sizes, chosen in (
-        (small[1:], 0),
-        (small, len(small)),
-        ([*small, 320], len(small) + 1),
-        ([321, *small], len(small)),
-        ([2**power for power in range(MIN_FILES_TO_COMPACT)], 0),
-    ):
-        found = files_to_compact([DataFile("", size, FIRST) for size in sizes], closed=False)
-        assert sorted(file.size for file in found) == sorted(sizes)[:chosen], sizes
-    file = DataFile("", 1, FIRST)
-    for closed, count in ((True, 2), (False, MIN_FILES_TO_COMPACT)):
-        assert files_to_compact([file] * (count - 1), closed=closed) == [], closed
-        assert files_to_compact([file] * count, closed=closed) == [file] * count, closed
 
 
 @pytest.fixture

@@ -179,19 +179,6 @@ def test_prices_change_at_midnight() -> None:
     assert owed(bill(*prices, traffic=used, since=NEXT), "day") == {NEXT: 2, date(2026, 9, 25): 4}
 
 
-def test_the_largest_numbers_are_exact() -> None:
-    rows = bill(
-        price("data_in_gb", "999999999.9999999999"),
-        traffic=[data(10**15 - 1, topic="a"), data(10**15 - 1, topic="b"), data(3, topic="c")],
-    )
-    total = (2 * (10**15 - 1) + 3) * 9_999_999_999_999_999_999 / 10**9
-    exact, rest = divmod((2 * (10**15 - 1) + 3) * 9_999_999_999_999_999_999, 10**9)
-    assert abs(total - exact) < total * 1e-9
-    assert sum(row.BilledCost for row in rows) == (exact + (2 * rest >= 10**9)) * TINY
-    (half,) = bill(price("data_in_gb", "0.05"), traffic=[data(1)])
-    assert half.BilledCost == TINY, "half of the smallest amount is rounded up"
-
-
 @pytest.mark.promise("cost.md", "The rows of a day and a price add up to the charge to the last digit.")
 def test_any_charge_is_split_by_the_largest_remainder() -> None:
     """Each day has a price and weights of its own; the expected amounts are made with whole numbers here."""

@@ -78,22 +78,6 @@ def noted(*records: AuditRecord) -> DedupRanges:
     return DedupRanges.from_json(taken.to_json())
 
 
-def test_numbers_with_the_same_events_are_no_conflict_with_others_they_are() -> None:
-    """As sidecars send them: whole, or in halves. One changed event is enough."""
-    for before, later in (
-        ([(1, 200)], [(1, 200)]),
-        ([(1, 199)], [(1, 199)]),
-        ([(1, 199)], [(1, 99), (100, 199)]),
-        ([(1, 99), (100, 199)], [(1, 199)]),
-        ([(1, 99)], [(1, 199)]),
-    ):
-        for other, conflicting in ((0, False), (50, True)):
-            taken = noted(*[record(*each, offset=3) for each in before])
-            found = conflicts(taken, *[record(*each, other=other) for each in later])
-            assert bool(found) is conflicting, (before, later, other)
-            assert all(detail.endswith(" differ from partition 0, offset 3") for detail in found)
-
-
 @pytest.mark.promise(
     "audit-delivery.md",
     "A forged record with numbers of a sidecar is found as a conflict, before or after the true one.",
@@ -125,15 +109,3 @@ def test_what_is_no_longer_known_is_a_conflict_within_a_process_and_none_of_one_
     )
     assert conflicts(taken, record(1, 1, other=1), record(1, 1, boot=OTHER)) == []
     assert len(conflicts(taken, record(1, 1, boot=OTHER, other=1))) == 1
-
-
-def test_digests_of_an_earlier_release_are_not_compared() -> None:
-    """Its checkpoint has records without the number of the function; their numbers are known all the same."""
-    boots = json.loads(noted(record(1, 4), record(5, 8)).to_json())
-    for each in boots[0][4]:
-        del each[7:]
-    taken = DedupRanges.from_json(json.dumps(boots))
-    later = [record(5, 8, other=5, offset=8), record(3, 12, offset=9), record(9, 12, other=9, offset=10)]
-    decision = taken.add_records(later)
-    assert decision.new_ranges == {(0, 8): [], (0, 9): [(9, 12)], (0, 10): []}
-    assert decision.conflicts == {(0, 10): "9 to 12 differ from partition 0, offset 9"}

@@ -117,15 +117,6 @@ def test_a_folder_is_the_yaml_files_below_it_each_once(tmp_path: Path) -> None:
     assert sorted(mirror.name for mirror in load([tmp_path]).mirrors) == ["..2026_11_22", "one", "shop", "two"]
 
 
-def test_what_no_one_writes_is_reported_in_a_few_lines(file: Path) -> None:
-    for text in ("[" * 3_000, "a: &a {b: *a}\nspec: &s {prices: *s}", "a: 0b_\nb: " + "9" * 5_000):
-        file.write_text(text)
-        with pytest.raises(JobError) as error:
-            load([file])
-        assert str(error.value).startswith(f"{file}: "), text[:20]
-        assert len(str(error.value)) < 300, text[:20]
-
-
 def test_a_key_that_is_there_twice_is_reported_with_its_lines(file: Path) -> None:
     text = yaml.safe_dump(document("Retention")).replace("traffic: 30d", "traffic: 30d\n    traffic: 40d")
     file.write_text(text + "spec: {tables: {slo: soon}}\n")
@@ -172,19 +163,6 @@ def test_apis_are_those_that_the_sidecars_report(file: Path) -> None:
     newer = [*kafka_versions.APIS, *kafka_versions.SIDECAR_APIS, f"ApiKey({len(APIS)})"]
     (made,) = loaded(file, document("SLO", indicator=selecting(apis=newer))).objectives
     assert list(made.selection.apis) == newer
-
-
-def test_all_mistakes_of_all_files_are_reported_at_once(tmp_path: Path) -> None:
-    paths = [tmp_path / name for name in ("1.yaml", "2.yaml", "empty", "none.yaml")]
-    paths[0].write_text(yaml.safe_dump_all([document("Mirror", lag="soon"), None, ["a list"], {"kind": "Planet"}]))
-    paths[1].write_text("a: [")
-    paths[2].mkdir()
-    with pytest.raises(JobError) as error:
-        load(paths)
-    assert sorted(line.split(": ")[0] for line in str(error.value).split("\n")) == sorted(
-        map(str, [*paths[:1] * 2, *paths])
-    )
-    assert f"{paths[0]}: document 3: must be an object with apiVersion, kind, metadata and spec" in str(error.value)
 
 
 @pytest.mark.promise("jobs.md", "An error in a definition names file, document, field, value and what is allowed.")

@@ -19,7 +19,7 @@ from spark_jobs import derived_tables, io, stored_table
 from spark_jobs.compaction import maintain_table
 from spark_jobs.definitions import Definitions, load
 from spark_jobs.schemas import COMPLETENESS, DERIVED, INVENTORY, LATENCY, SLO, TABLES, TOPICS, TRAFFIC, Table
-from spark_jobs.stored_table import ConcurrentChange, StoredTable
+from spark_jobs.stored_table import StoredTable
 from spark_jobs.table_root import TableRoot
 from spark_jobs.tables.registry import tables_without_definitions
 from tests.spark import stored
@@ -227,21 +227,6 @@ def test_one_that_fails_is_said_and_does_not_stop_the_others(root: Root) -> None
     assert said.startswith("table slo could not be computed: BinderException: Binder Error:")
     assert "too_many_cooks" in said
     assert root.values(TOPICS, "produced_bytes") == {0: 10, 1: 5}, "what is made as a whole is replaced as a whole"
-
-
-def test_another_job_that_replaces_rows_meanwhile_is_tried_again(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace_files, failures = StoredTable.replace_files, [1, 2]
-
-    def disturbed(*given: Any, **options: Any) -> None:
-        if failures:
-            failures.pop()
-            raise ConcurrentChange
-        replace_files(*given, **options)
-
-    monkeypatch.setattr(StoredTable, "replace_files", disturbed)
-    root.requests(0)
-    assert root.derive("slo") == (), root.said
-    assert root.values(SLO, "total") == {0: 5}
 
 
 @pytest.mark.promise("jobs.md", "Rows that come while derived tables are computed are in the next computation.")

@@ -205,18 +205,6 @@ def test_what_distinguishes_batches() -> None:
     }
 
 
-def test_what_was_not_acknowledged() -> None:
-    silent = {"producer_id": -1, "producer_epoch": -1, "base_sequence": -1, "base_offset": -1, "outcome": "unconfirmed"}
-    reported = [
-        batch(), batch(**silent), batch(**silent), batch(base_sequence=10, base_offset=-1, outcome="unconfirmed"),
-        batch(base_sequence=20, base_offset=-1, outcome="rejected"), copied(at=1),
-        copied(at=1, base_sequence=10, base_offset=-1, outcome="unconfirmed"),
-        copied(at=1, base_sequence=20, base_offset=-1, outcome="rejected"),
-    ]  # fmt: skip
-    (row,) = made(reported)
-    assert (counts(row), row.state) == ({"produced": 10, "mirrored": 10, "unconfirmed": 30}, "equal")
-
-
 @pytest.mark.promise("jobs.md", "A record counts as missing only when it is later than the `lag` of its mirror.")
 def test_what_is_not_due_yet_is_not_missing() -> None:
     """Ten records each at second 0, 100 and 200, of which the last twenty have not arrived."""

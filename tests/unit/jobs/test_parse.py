@@ -6,31 +6,26 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
 
-from observers.event import RollupTopic
 from spark_jobs.decode import CONFLICT_REASON
 from spark_jobs.dedup_ranges import DedupDecision, DedupRanges
 from spark_jobs.event_structs import EVENT_STRUCTS
-from spark_jobs.events import KINDS, MAX_INSTANT, MAX_SUM
+from spark_jobs.events import MAX_INSTANT, MAX_SUM
 from spark_jobs.parse import Fault, parse_record
 from spark_jobs.schemas import DEAD_LETTER_REASONS, DEAD_LETTERS
 from tests.spark.decoded import READ_AT, Value, kafka_records, partial_rows, rows_of, summaries
 from tests.spark.envelopes import (
-    FETCH,
     MINUTE,
     NOON,
     POISON,
     PRODUCE,
     Event,
-    connection,
     edited,
     encoded,
     event,
     gap,
-    inventory,
     partition,
     rollup,
     status,
@@ -63,24 +58,6 @@ def test_requests_are_found_among_throttles_and_kinds_that_are_not_known() -> No
         EVENT_STRUCTS["throttle"], "10.0.0.7", 3, 20, 21.5
     )  # fmt: skip
     assert (one.ts_first, one.ts_last, one.delay_ms) == (NOON, NOON + 250_000, 750)
-
-
-def test_every_kind_is_read_field_by_field() -> None:
-    reported: list[Event] = [
-        event(PRODUCE, partition(), upstream_us=900, principal_source="sasl", polled=("quiet",)),
-        rollup(FETCH, RollupTopic("orders", records=2**39, latencies=(1, 2))), connection(), throttle(),
-        inventory("orders", "__offsets"), gap(3, 5), status(last=True),
-    ]  # fmt: skip
-    value = encoded(*reported, schema_level=2)
-    assert not letters([value])
-    for written in msgspec.json.decode(value)["events"]:
-        kind = written.pop("kind")
-        (one,) = events_of([value], kind)
-        assert msgspec.json.decode(msgspec.json.encode(one)) == {"kind": kind, **written}
-        left_out = {field.name: field.default for field in KINDS[kind] if field.name not in {"kind", *written}}
-        assert {name: getattr(one, name) or None for name in left_out} == {
-            name: default or None for name, default in left_out.items()
-        }
 
 
 def test_what_a_strange_client_or_a_newer_sidecar_writes_is_no_dead_letter() -> None:

@@ -124,21 +124,6 @@ def test_of_two_that_replace_files_of_one_version_the_later_is_rejected(tmp_path
         assert StoredTable(path, {}).last_metadata(100) == "first"
 
 
-def test_the_days_whose_rows_changed(path: str) -> None:
-    append(path, 0, 1, day=NEXT)
-    append(path, 1, 1)
-    append(path, 2)
-    append(path, 3, 1, day=None)
-    stored = StoredTable(path, {})
-    assert stored.files_by_day == {DAY: 1, NEXT: 1}
-    assert [stored.days_changed(after) for after in range(5)] == [{DAY, NEXT}, {DAY}, set(), set(), set()]
-    stored.replace_files([each for each in stored.files if each.day == DAY], [], data_change=False)
-    stored = StoredTable(path, {})
-    assert stored.days_changed(4) == set()
-    stored.replace_files([each for each in stored.files if each.day == NEXT], [])
-    assert StoredTable(path, {}).days_changed(4) == {NEXT}
-
-
 KILLS = 50 if os.environ.get("JOBS_FULL") else 2
 BATCHES = 6
 GENERATIONS = 5

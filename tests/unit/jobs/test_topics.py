@@ -112,13 +112,6 @@ def test_what_is_known_of_a_topic() -> None:
     }  # fmt: skip
 
 
-def test_records_sent_without_waiting_for_an_answer_are_a_use_and_no_bytes() -> None:
-    (row,) = made([did("t", unconfirmed_records=3, unconfirmed_bytes=30)], listed("t")).values()
-    assert (row.state, row.last_produced, row.producers, row.produced_bytes) == (
-        "used", after(600), ["User:alice"], 0,
-    )  # fmt: skip
-
-
 @pytest.mark.promise("tables/topics.md", "`present` says whether the newest complete inventory has the topic.")
 def test_what_is_there_is_said_by_the_newest_complete_list() -> None:
     """The newest list of all lacks its second part; ``gone`` is in neither, and was used once."""
@@ -151,18 +144,6 @@ def test_internal_topics_are_flagged_and_never_unused() -> None:
     assert {name: (row.internal, row.state) for name, row in found.items()} == {
         "__consumer_offsets": (True, "used"), "__mine": (False, "used"), "__transaction_state": (True, "unknown"),
         "__brokerside_registry": (True, "unknown"), "__brokerside": (False, "unused"), "quiet": (False, "unused"),
-    }  # fmt: skip
-
-
-def test_clusters_are_judged_apart() -> None:
-    reported = topics(
-        [produced("t"), produced("t", cluster_id="dark")],
-        [*listed("u"), *listed("u", cluster_id="west"), *listed("u", cluster_id="dark")],
-        [*alive(0, 600), *alive(0, 100, cluster_id="west"), *alive(400, 600, cluster_id="west", boot="b")],
-    )
-    assert {(row.cluster_id, row.topic): (row.state, row.since) for row in reported} == {
-        ("cluster", "t"): ("used", after(0)), ("cluster", "u"): ("unused", after(0)),
-        ("west", "u"): ("unused", after(0)), ("dark", "t"): ("used", None), ("dark", "u"): ("unknown", None),
     }  # fmt: skip
 
 

@@ -17,7 +17,6 @@ from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, Event,
 from tests.spark.stored import Row
 
 VALUES = [column.name for column in TRAFFIC.columns if column.merge != "key"]
-POLLED = {"polled": 1}
 
 
 def rows_of(*events: Event, table: str = "traffic") -> list[Row]:
@@ -102,36 +101,6 @@ def test_steps_of_a_protocol_are_no_errors() -> None:
         assert errors == counted, case
 
 
-def test_an_error_of_any_partition_is_one_of_its_topic_and_a_moving_leader_is_none() -> None:
-    moved = by_topic(rows_of(event(PRODUCE, partition("a", error_code=6), partition("b", error_code=29))))
-    assert "topic_errors" not in moved["a"]
-    assert moved["a"]["rejected_records"] == 10
-    assert moved["b"]["topic_errors"] == 1
-    several = [partition("a"), partition("a", partition=1, error_code=29), partition("a", partition=2, error_code=7)]
-    rows = rows_of(
-        event(FETCH, *several, partition("b")),
-        event(FETCH, partition("a", error_code=3), partition("b", error_code=3)),
-        event(FETCH, partition("a"), partition("b"), error_code=29),
-    )
-    found = {row.topic: (row.errors, row.topic_requests, row.topic_errors) for row in rows}
-    assert found == {None: (3, 0, 0), "a": (0, 3, 2), "b": (0, 3, 1)}
-
-
-def test_a_topic_that_was_polled_has_a_row_of_its_own() -> None:
-    """However often: it is reported in both modes, and by as many connections as a client has."""
-    rows = rows_of(
-        event(FETCH, polled=("quiet", "read"), request_bytes=100, response_bytes=0),
-        event(FETCH, partition("read"), polled=("quiet",), request_bytes=100, response_bytes=0),
-        event(FETCH, polled=("quiet",), ts_request=NOON - 30 * 24 * 60 * MINUTE),
-    )
-    assert by_topic([row for row in rows if row.day.month == 9]) == {
-        None: {"requests": 2, "request_bytes": 200},
-        "quiet": POLLED,
-        "read": {"topic_requests": 1, "records": 10, "bytes": 100, **POLLED},
-    }
-    assert by_topic([row for row in rows if row.day.month == 8])["quiet"] == POLLED
-
-
 def test_sums_of_the_greatest_values_do_not_end_the_job() -> None:
     """Also those of as many as fit into three records of 1 MB, whoever wrote them."""
     most, least = (rollup(METADATA, throttle_ms=value, polled=()) for value in (2**63 - 1, -(2**63)))
@@ -163,12 +132,6 @@ def figures(row: Row) -> tuple[int, int, Counts | None, Counts | None, Counts | 
     assert row.requests == sum(row.latencies) == sum(row.service_latencies)
     histograms = (counts(row[name]) for name in ("latencies", "upstream_latencies", "service_latencies"))
     return (row.requests, row.idle, *histograms)
-
-
-def test_a_bucket_ends_where_it_says() -> None:
-    times = [0, 1, MAX_SUM, *[end + more for end in ROLLUP_BUCKETS for more in (-1, 0, 1)]]
-    (row,) = rows_of(*[event(METADATA, latency_us=time, upstream_us=time) for time in times], table="latency")
-    assert figures(row) == (len(times), 0, places(*times), places(*times), places(*times))
 
 
 @pytest.mark.promise(
