@@ -37,11 +37,9 @@ from proxy.net.open_connections import PAGE, number_of
 from proxy.net.ticker import Ticker
 from proxy.net.worker_pool import WorkerPool
 from proxy.net.worker_process import SILENT_AFTER, WorkerProcess
-from proxy.telemetry.metrics import render
 from proxy.telemetry.snapshot import Snapshot
 from tests.frames import API_VERSIONS, METADATA, request, response
 from tests.integration.conftest import free_port
-from tests.integration.metrics import sample, unbalanced
 from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame, upstream
 from tests.integration.sidecars import until_async
 
@@ -305,9 +303,7 @@ async def test_the_connection_that_was_longest_idle_is_closed(
     "audit-delivery.md",
     "The audit of every process follows the finalized levels, also of a worker that replaces another.",
 )
-async def test_levels_and_the_log_level_are_those_of_every_process_and_of_those_to_come(
-    run: Run, workers: int, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_levels_are_those_of_every_process_and_of_those_to_come(run: Run, workers: int) -> None:
     async with run(observers=AUDIT_OBSERVER) as bench:
         await bench.seen(lambda snapshot: snapshot.audit.get("levels") == {1: workers})
         for level in (2, 1, 0):
@@ -315,22 +311,12 @@ async def test_levels_and_the_log_level_are_those_of_every_process_and_of_those_
             seen = await bench.seen(lambda seen, level=level: seen.audit.get("levels") == {level: workers})
         assert seen.audit["searched"] == {math.inf: workers}, "there is no spool"
         assert bench.handler.process_ended_at == 0
-        if workers == 1:
-            await bench.handler.stop(asyncio.Event())  # at once, as in ``close``, would leave its threads
-            return
-        started = ""
-        async with asyncio.timeout(60):
-            while started.count('"data_plane_started"') < 2:  # a thread of each process writes its log
-                started += capfd.readouterr().err
-                await asyncio.sleep(0.02)
-        bench.handler.update_config(bench.config.model_copy(update={"log_level": "error"}))
-        before = time.monotonic()
-        os.kill(bench.handler._workers[1].pid, signal.SIGKILL)
-        await bench.seen(lambda seen: seen.worker_restarts and seen.audit.get("levels") == {0: workers})
-        assert bench.handler.process_ended_at >= before
-        await bench.handler.stop(asyncio.Event())
-        said = capfd.readouterr().err
-        assert '"level": "info"' not in said, "they say nothing of their start, and of their drain"
+        if workers > 1:
+            before = time.monotonic()
+            os.kill(bench.handler._workers[1].pid, signal.SIGKILL)
+            await bench.seen(lambda seen: seen.worker_restarts and seen.audit.get("levels") == {0: workers})
+            assert bench.handler.process_ended_at >= before
+        await bench.handler.stop(asyncio.Event())  # at once, as in ``close``, would leave threads
 
 
 @pytest.mark.promise(
@@ -338,7 +324,7 @@ async def test_levels_and_the_log_level_are_those_of_every_process_and_of_those_
     "A reload of `connections.max.idle.ms` and `connections.max.age.ms` closes connections that are open, in "
     "all workers.",
 )
-async def test_open_connections_are_described_and_closed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_open_connections_are_listed_and_closed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """By an operator, and by limits that a reload brought."""
     monkeypatch.setattr(worker_connections, "REPLY_TIMEOUT", 60.0)
     async with run() as bench:
@@ -347,18 +333,9 @@ async def test_open_connections_are_described_and_closed(run: Run, monkeypatch: 
         numbers = [await bench.dial() for _ in range(PAGE + 3)]
         for number in numbers[:3]:
             assert await bench.works(number)
-        assert (await bench.handler.list_connections()).unanswered == []
-        found = {number_of(one.id): one for one in (await bench.handler.list_connections()).connections}
-        assert sorted(filter(None, found)) == numbers
-        one = found[1]
-        assert (one.listener, one.client_ip, one.principal, one.state) == (
-            "CLIENT", "127.0.0.1", "User:ANONYMOUS", "open",
-        )  # fmt: skip
-        assert (one.request_count, one.received_bytes) == (1, len(request(METADATA, 1, 1)))
-        assert one.sent_bytes == len(response(1))
-        assert {connection.worker for connection in found.values()} == set(range(1, bench.config.workers + 1))
-        assert found[PAGE].request_count == 0
-        assert 0 <= one.idle_duration_ms < 20_000
+        listed = await bench.handler.list_connections()
+        assert (listed.unanswered, sorted(number_of(one.id) for one in listed.connections)) == ([], numbers)
+        assert {one.worker for one in listed.connections} == set(range(1, bench.config.workers + 1))
 
         first, other = numbers[:2]
         assert bench.handler.close_connection(first, "closed_by_operator")
@@ -584,9 +561,6 @@ async def test_what_changes_is_passed_to_all_processes_and_to_those_to_come(run_
 REFRESH = 2.0
 """Seconds; a worker that is only late has three of them."""
 
-CLIENTS = 30
-"""More than are let in at a time from one address, at one connection a second."""
-
 
 class PoolBench(Bench):
     """Whose clients connect by themselves."""
@@ -695,9 +669,7 @@ async def test_a_worker_that_says_nothing_is_given_nothing_until_it_does_or_is_r
 @pytest.mark.promise(
     "security.md", "As many connections as have two descriptors each are accepted; the others wait in the kernel."
 )
-async def test_a_worker_is_given_no_more_than_it_has_descriptors_for_and_a_scrape_has_all_of_a_connection_or_nothing(
-    bench: PoolBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_worker_is_given_no_more_than_it_has_descriptors_for(bench: PoolBench) -> None:
     for worker in bench.workers._workers.values():
         worker._capacity = 3
     await bench.serves(6)
@@ -715,27 +687,3 @@ async def test_a_worker_is_given_no_more_than_it_has_descriptors_for_and_a_scrap
     seen = await bench.workers.snapshot()
     assert seen.workers == {1: 3, 2: 3}
     assert seen.listener_counters["CLIENT"].closed == {"client_closed": 2}
-    for worker in bench.workers._workers.values():
-        worker._capacity = 1000
-
-    path = tmp_path / "sidecar.yaml"
-    path.write_text(f"{path.read_text()}quotas: {{ips: {{127.0.0.9: {{connection_creation_rate: 1}}}}}}\n")
-    bench.sidecar.update_config(load(path), {})
-
-    async def dial() -> None:
-        port = bench.config.listeners[0].bind.port
-        counters = bench.workers.listener_counters["CLIENT"]
-        async with asyncio.timeout(60):
-            while not bench.sidecar.admission.waiting_connections:  # a hold may be over before somebody looks
-                for _ in range(CLIENTS):
-                    _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.9", 0))
-                    bench.writers.append(writer)
-                while counters.accepted < len(bench.writers):  # noqa: ASYNC110  # a counter has no event
-                    await asyncio.sleep(0.001)
-
-    bench.workers._timers[0].cancel()  # it asks them every now and then
-    monkeypatch.setattr(bench.workers, "_request_snapshots", lambda: [asyncio.ensure_future(dial())])
-    text = render(await bench.sidecar.snapshot()).decode()
-    assert sample(text, "brokerside_connections_accepted_total") == len(bench.writers)
-    assert sample(text, "brokerside_connections_held") > 0
-    assert unbalanced(text) == []

@@ -17,6 +17,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType  # type: ignore[attr-defined]  # untyped
@@ -81,17 +82,19 @@ class Rights:
     """A broker whose authorizer denies some names, and that answers all else with its correlation id.
 
     ``asked``: the names of groups and of topics that it was asked about, by connection; ``ended``: of those that have
-    ended.
+    ended. ``writers``: of its connections.
     """
 
     def __init__(self, *denied: str) -> None:
         self.denied = set(denied)
+        self.writers: list[Writer] = []
         self.asked: list[list[str]] = []
         self.ended: list[list[str]] = []
 
     async def __call__(self, reader: Reader, writer: Writer) -> None:
         asked: list[str] = []
         self.asked.append(asked)
+        self.writers.append(writer)
         try:
             while True:
                 frame = await read_frame(reader)
@@ -534,19 +537,18 @@ async def what_comes_before_the_answer_waits_for_it(running: Coordinating) -> No
 
 
 async def test_what_is_sent_arrives_or_the_connection_ends(tmp_path: Path) -> None:
-    ways = (
-        what_comes_before_the_answer_waits_for_it,
-        a_reset_that_a_send_finds_is_no_clean_end,
-        a_member_that_is_closed_gets_no_request_later,
-        what_waits_for_a_member_is_not_sent_once_the_right_to_send_has_ended,
-        who_does_not_read_is_closed_before_too_much_waits,
-        a_client_that_reads_late_gets_all_and_that_is_reported,
-        the_longest_frame_comes_byte_by_byte_and_a_longer_one_ends_the_connection,
-        of_who_does_not_read_refusals_no_further_request_is_taken,
-    )
     async with coordinating(tmp_path, Rights()) as running:
         may_send = running.consumers.may_send
-        for way in ways:
+        for way in (
+            what_comes_before_the_answer_waits_for_it,
+            a_reset_that_a_send_finds_is_no_clean_end,
+            a_member_that_is_closed_gets_no_request_later,
+            what_waits_for_a_member_is_not_sent_once_the_right_to_send_has_ended,
+            who_does_not_read_is_closed_before_too_much_waits,
+            a_client_that_reads_late_gets_all_and_that_is_reported,
+            the_longest_frame_comes_byte_by_byte_and_a_longer_one_ends_the_connection,
+            of_who_does_not_read_refusals_no_further_request_is_taken,
+        ):
             await running.begin_anew()
             running.consumers.may_send = may_send
             await way(running)
@@ -773,30 +775,19 @@ async def test_a_broker_that_is_away_changes_nothing_but_no_pattern_is_accepted(
     async with coordinating(tmp_path, broker := Rights()) as running:
         await running.consumers.set_topics(["ta"])
         assert (await running.register())[2] == 0
-        running.consumers._listener_rights["CLIENT"] = consumer_rights.ListenerRights(Unreachable())
+        nobody = AsyncMock(connect=AsyncMock(side_effect=OSError("nobody listens")))
+        running.consumers._listener_rights["CLIENT"] = consumer_rights.ListenerRights(nobody)
         assert (await running.register(PATTERN._replace(consumer_id="c2")))[2] == 14
         assert not running.ends
         assert not running.of(RightsChanged)
         assert len(broker.asked) > 1
 
 
-class Unreachable:
-    async def connect(self) -> None:
-        raise OSError("nobody listens")
-
-
 async def test_a_connection_that_the_broker_has_closed_meanwhile_is_opened_again(tmp_path: Path) -> None:
-    closing: list[Writer] = []
-
-    async def behave(reader: Reader, writer: Writer) -> None:
-        closing.append(writer)
-        await broker(reader, writer)
-
-    broker = Rights()
-    async with coordinating(tmp_path, behave) as running:
+    async with coordinating(tmp_path, broker := Rights()) as running:
         await running.consumers.set_topics(["ta"])
         await running.register(PATTERN)
-        for writer in closing:
+        for writer in broker.writers:
             writer.close()
         await running.consumers.set_topics(["ta", "tb"])
         assert broker.asked[-1] == ["g", "tb"]
@@ -853,7 +844,6 @@ async def test_rights_are_those_that_the_broker_says_the_client_has(
         assert (registered.principal, registered.unreadable) == ("User:alice", frozenset())
         writer.close()
         await running.counted(0, {"client_closed": 1})
-
         reader, writer = await log_in(running)
         writer.write(registration(pattern))
         assert await code(reader) == 0
@@ -892,14 +882,12 @@ async def test_a_login_ends_before_the_broker_ends_it(
 
 
 class LoggingIn:
-    """A broker on which everybody logs in, and that then does as ``rights`` does. ``writers``: its connections."""
+    """A broker on which everybody logs in, and that then does as ``rights`` does."""
 
     def __init__(self, rights: Behaviour) -> None:
         self.rights = rights
-        self.writers: list[Writer] = []
 
     async def __call__(self, reader: Reader, writer: Writer) -> None:
-        self.writers.append(writer)
         for key in (SASL_HANDSHAKE, SASL_AUTHENTICATE):
             frame = await read_frame(reader)
             assert int.from_bytes(frame[4:6], "big") == key
@@ -929,7 +917,7 @@ async def test_a_broker_that_ends_the_login_or_does_not_answer_ends_the_consumer
         reader = await broker.register(running)
         await until_async(lambda: any(names.count("g") > 1 for names in rights.asked))
         assert running.consumers.logins() == [(running.of(ConsumerRegistered)[0].connection, "User:alice")]
-        for writer in broker.writers:
+        for writer in rights.writers:
             writer.close()
         assert await asyncio.wait_for(reader.read(), 60) == b""
         assert running.ends == [("broker_closed", False)]
@@ -986,7 +974,6 @@ class LinkPeer:
 
     def wait_and_look(self, at: int | None = None) -> list[LinkEvent]:
         """Look when there is something."""
-        assert self.link.interest is not None
         found, events = self.link.interest
         assert any(select.select([found], [found] if events & 2 else [], [], PATIENCE))
         return self.look(at)
@@ -1033,7 +1020,6 @@ def test_a_link_sends_all_and_ends_with_a_reset_or_with_a_fin(connected: Callabl
     peer = connected()
     frame = bytes(1 << 23)  # more than is taken at once
     peer.link.send(frame)
-    assert peer.link.interest is not None
     assert peer.link.interest[1] == 3
     received = b""
     while len(received) < len(frame):

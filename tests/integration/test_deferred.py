@@ -9,7 +9,6 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -26,9 +25,7 @@ from tests.cases import each
 from tests.frames import METADATA, request, response, sized
 from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame, silent
 from tests.integration.test_relay import answering, intercepting
-from tests.integration.test_tls import HandMade, behind, broker_with_tls, originated
 from tests.integration.tls_bench import Bench, silent_sidecar, tls_bench  # noqa: F401
-from tests.tools.authority import Authority
 from tests.tools.interceptors import HELD, REPLIED, Chooser, replied
 
 FLEXIBLE = 9
@@ -146,11 +143,10 @@ async def test_what_comes_behind_it_waits_and_then_comes_in_turns(tmp_path: Path
 async def test_more_than_a_process_serves_at_a_time_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deferred_requests, "MAX_SERVED", 2)
     release = asyncio.Event()
-    numbers = count()
-    begun: list[int] = []
+    begun: list[BrokerCall] = []
 
     async def serve(call: BrokerCall) -> bytes:
-        begun.append(next(numbers))
+        begun.append(call)
         await release.wait()
         return b"served"
 
@@ -207,7 +203,6 @@ async def test_what_cannot_be_served_closes_the_connection(
     limited = RateLimitedLogger(structlog.get_logger())
     for module in (relay, connection_manager):
         monkeypatch.setattr(module, "rate_limited", limited)
-
     with capture_logs() as lines:
         async with serving(tmp_path, serve, silent) as running:
             reader, writer = await running.dial()
@@ -228,14 +223,10 @@ async def half_close(reader: Reader, writer: Writer) -> None:
     await reader.read()
 
 
-def reset(writer: Writer) -> None:
-    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    writer.transport.abort()
-
-
 async def abort(reader: Reader, writer: Writer) -> None:
     await read_frame(reader)
-    reset(writer)
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
 
 
 async def stall(reader: Reader, writer: Writer) -> None:
@@ -294,22 +285,8 @@ async def test_a_broker_that_does_not_answer_a_call_ends_the_connection(
         assert running.counters.requests[METADATA] == 0
 
 
-async def test_a_call_that_is_given_up_ends_the_connection(tmp_path: Path) -> None:
-    """Else its response would be taken for that to another request."""
-
-    async def serve(call: BrokerCall) -> bytes:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(call(METADATA, 1, b""), 0.1)
-        return b"without it"
-
-    async with serving(tmp_path, serve, silent) as running:
-        reader, writer = await running.dial()
-        writer.write(deferred(1))
-        await closes(running, "broker_timeout", reader)
-
-
 @pytest.mark.promise("architecture.md", "The task of a deferred request is cancelled when its connection ends.")
-async def test_closing_the_connection_cancels_it(tmp_path: Path) -> None:
+async def test_closing_the_connection_cancels_it_and_giving_up_a_call_closes_it(tmp_path: Path) -> None:
     began, cancelled = asyncio.Event(), asyncio.Event()
 
     async def serve(call: BrokerCall) -> bytes | None:
@@ -328,42 +305,15 @@ async def test_closing_the_connection_cancels_it(tmp_path: Path) -> None:
         await closes(running, "closed_by_operator", reader)
         await asyncio.wait_for(cancelled.wait(), 60)
 
+    async def give_up(call: BrokerCall) -> bytes:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(call(METADATA, 1, b""), 0.1)
+        return b"without it"
 
-@each("how", ["closes", "resets"])
-async def test_a_client_that_is_gone_ends_the_connection_when_it_is_answered(tmp_path: Path, how: str) -> None:
-    release = asyncio.Event()
-
-    async def serve(call: BrokerCall) -> bytes:
-        await release.wait()
-        return bytes(1000)
-
-    async with serving(tmp_path, serve) as running:
-        _, writer = await running.dial()
-        writer.write(deferred(1))
-        await running.until(lambda: running.counters.requests[HELD] == 1)
-        if how == "resets":
-            reset(writer)
-        else:
-            writer.close()
-            await writer.wait_closed()
-        await asyncio.sleep(0.05)
-        release.set()
-        await running.until(lambda: running.counters.active == 0)
-        assert sum(running.counters.closed[cause] for cause in ("client_closed", "client_reset")) == 1
-        assert charged(running) == 0
-
-
-async def test_a_client_that_half_closes_gets_its_answer_then_the_end(tmp_path: Path) -> None:
-    async def serve(call: BrokerCall) -> bytes | None:
-        await asyncio.sleep(0.05)
-        return await ask(call)
-
-    async with serving(tmp_path, serve) as running:
+    async with serving(tmp_path, give_up, silent) as running:  # else the response were taken for another request's
         reader, writer = await running.dial()
-        writer.write(request(METADATA, 1, 1) + deferred(2) + request(METADATA, 1, 3))
-        writer.write_eof()
-        assert await reader.read() == response(1) + response(2) + response(3)
-        await running.until(lambda: running.counters.closed == {"client_closed": 1})
+        writer.write(deferred(1))
+        await closes(running, "broker_timeout", reader)
 
 
 @pytest.mark.promise("architecture.md", "A drain waits for a deferred request as for any open one.")
@@ -393,9 +343,6 @@ async def test_a_drain_waits_for_it_and_cuts_it_at_its_end(tmp_path: Path) -> No
         assert running.counters.closed == {"drain_timeout": 1}
 
 
-# ---- TLS --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.promise(
     "coordinator.md", "A consumer's connection over TLS is closed in place of being handed to the coordinator."
 )
@@ -409,24 +356,3 @@ async def test_a_connection_with_tls_is_not_given_up(tmp_path: Path) -> None:
             writer.write(deferred(1))
             await closes(running, "session_failed", reader)
             assert running.counters.intercept_errors == 1
-
-
-async def test_the_end_of_a_tls_stream_behind_it_waits(tmp_path: Path) -> None:
-    """Else the broker's side were shut down before the call."""
-
-    async def serve(call: BrokerCall) -> bytes | None:
-        await asyncio.sleep(0.05)
-        return await ask(call)
-
-    authority = Authority(tmp_path / "brokers")
-    async with (
-        broker_with_tls(authority, client="required") as (port, _),
-        behind(tmp_path, port, originated(authority)) as running,
-    ):
-        with intercepting(Later(serve)):
-            client = await HandMade.dial(running)
-            await client.shake_hands()
-            client.tls.write(request(METADATA, 1, 1) + deferred(2) + deferred(3) + request(METADATA, 1, 4))
-            client.close_notify()
-            assert await client.read(40) == b"".join(response(n) for n in range(1, 5))
-            await running.until(lambda: running.counters.closed == {"client_closed": 1})

@@ -21,6 +21,7 @@ from proxy.net.connection_manager import ConnectionManager
 from proxy.net.listener_manager import ListenerManager
 from proxy.net.ticker import Ticker
 from tests.integration.peer import Behaviour, Reader, Writer, upstream
+from tests.integration.sidecars import until_async
 from tests.tools.authority import Authority
 from tests.tools.observation_sinks import watching
 
@@ -97,10 +98,7 @@ class Bench:
         self.sidecar.close()
         await self.manager.drain(patience)
 
-    async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
-        async with asyncio.timeout(seconds):
-            while not condition():  # noqa: ASYNC110  # a counter has no event to wait for
-                await asyncio.sleep(0.005)
+    until = staticmethod(until_async)
 
     async def ends(self, **closed: int) -> None:
         """Wait until so many connections have ended for each cause, and no other one."""
