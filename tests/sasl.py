@@ -9,6 +9,8 @@ import struct
 from base64 import b64decode, b64encode, urlsafe_b64encode
 from typing import Any
 
+from tests.tools.messages import uvarint
+
 NONCE = "fyko+d2lbbFgONRv9qkxdawL"
 
 
@@ -73,11 +75,7 @@ def _compact_string(text: str | None) -> bytes:
 
 
 def _compact(data: bytes) -> bytes:
-    length, size = bytearray(), len(data) + 1
-    while size > 127:
-        length.append(size & 127 | 128)
-        size >>= 7
-    return bytes([*length, size]) + data
+    return uvarint(len(data) + 1) + data
 
 
 class Scram:

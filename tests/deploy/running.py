@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from confluent_kafka import Consumer, Producer
 
 from proxy.local.cluster import ClusterState
+from tests.integration.librdkafka import consume, produce
 from tests.integration.metrics import sample
 
 PATIENCE = 60.0
@@ -83,16 +83,5 @@ class MountedConfig:
 
 def transfer(bootstrap: str, topic: str, records: int = 500, **settings: str) -> None:
     """Produce so many records, and read all of them. ``settings``: further ones of librdkafka."""
-    common = {"bootstrap.servers": bootstrap, **settings}
-    producer = Producer({**common, "linger.ms": 1, "message.timeout.ms": 30_000})
-    for number in range(records):
-        producer.produce(topic, bytes(200), str(number))
-    assert producer.flush(PATIENCE) == 0
-    consumer = Consumer({**common, "group.id": topic, "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
-    read = 0
-    deadline = time.monotonic() + PATIENCE
-    while read < records and time.monotonic() < deadline:
-        read += sum(message.error() is None for message in consumer.consume(records, 0.5))
-    consumer.close()
-    assert read >= records
+    assert produce(bootstrap, topic, [bytes(200)] * records, **settings) == records
+    assert len(consume(bootstrap, topic, records, **settings)) >= records

@@ -13,32 +13,28 @@ from typing import Any
 from observers.api import ObservableStruct, ObservedExchange
 
 
-class Witness:
-    """Does nothing, well."""
-
+class Quiet:
     def configure(self, configs: Mapping[str, Any]) -> None:
-        return
-
-    def record_exchanges(self, exchanges: Sequence[ObservedExchange], dropped: int) -> None:
         return
 
     def close(self, timeout: float) -> None:
         return
 
 
-class Reader:
-    """A KIP-388 observer that does nothing, well."""
+class Witness(Quiet):
+    """Does nothing, well."""
 
-    def configure(self, configs: Mapping[str, Any]) -> None:
+    def record_exchanges(self, exchanges: Sequence[ObservedExchange], dropped: int) -> None:
         return
+
+
+class Reader(Quiet):
+    """A KIP-388 observer that does nothing, well."""
 
     def record_request(self, struct, client_address, principal, api_key, api_version, correlation_id):
         return
 
     def record_response(self, struct: ObservableStruct, api_version: int, correlation_id: str) -> None:
-        return
-
-    def close(self, timeout: float) -> None:
         return
 
 

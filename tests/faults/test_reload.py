@@ -7,12 +7,17 @@ import json
 import os
 import re
 import signal
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.faults.site import PATIENCE, PATIENT, Site, asks
+from proxy.local.ports import HOST, free_ports
+from tests.faults.site import PATIENCE, PATIENT, Peer, Site, asks
+from tests.frames import API_VERSIONS, request
 from tests.integration.metrics import sample
 from tests.tools.conformance.crowd import Plan
 from tests.tools.mutations import mutations
@@ -179,3 +184,168 @@ async def test_a_fifo_in_place_of_the_file_is_a_mistake_and_holds_nothing_up(sit
     await asks(client)
     client[1].close()
     assert await asyncio.to_thread(site.sidecar.stop)
+
+
+# ---- listeners and observers: all of a reload or nothing, and no connection is lost ----------------------------------
+
+OBSERVER = "observers.request_metrics:RequestMetricsObserver"
+
+REFUSES = "tests.unit.observers.fakes:RefusesSettings"
+
+
+class ReloadSite(Site):
+    """A sidecar whose configuration changes. ``listener``: that of ``config``."""
+
+    @property
+    def listener(self) -> dict[str, Any]:
+        return dict(self.config({})["listeners"][0])
+
+    async def reload(self, **settings: Any) -> dict[str, Any]:
+        """Write other settings, and return the log line of their reload."""
+        self.settings |= settings
+        log = Log(self)
+        self.write({})
+        hang_up(self)
+        return await log.next("config_")
+
+
+@pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.slow)])
+async def reloading(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[ReloadSite]:
+    site = ReloadSite(tmp_path)
+    site.settings |= {"workers": request.param, "drain.timeout.ms": 1000}
+    yield site
+    await site.stop()
+
+
+async def refused(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(HOST, port)
+    except ConnectionRefusedError:
+        return True
+    writer.close()
+    return False
+
+
+@pytest.mark.promise("restart.md", "A reload opens a new listener, and drains the connections of one that it removes.")
+async def test_a_listener_comes_and_goes(reloading: ReloadSite) -> None:
+    await reloading.start({})
+    (port,) = free_ports(1)
+    first = await reloading.dial()
+    await asks(first)
+    more = reloading.listener | {"name": "MORE", "bind": f"{HOST}:{port}", "advertised": reloading.listener["bind"]}
+    done = await reloading.reload(listeners=[reloading.listener, more])
+    assert (done["event"], done["changes"]) == ("config_reloaded", ["listeners[1]: nothing -> MORE"])
+    second, half = await reloading.dial(port), await reloading.dial(port)
+    await asks(second)
+    await asks(half)
+    half[1].write(request(API_VERSIONS, 0, 2)[:7])
+    of_clients = {"listener": "MORE", "direction": "client_to_broker"}
+    whole = len(request(API_VERSIONS, 0, 1))
+    await reloading.until(lambda text: sample(text, "brokerside_bytes_total", **of_clients) == 2 * whole + 7)
+
+    done = await reloading.reload(listeners=[reloading.listener])
+    assert done["changes"] == ["listeners[1]: MORE -> nothing"]
+    assert await refused(port)
+    assert await asyncio.wait_for(second[0].read(), PATIENCE) == b"", "an idle one ends at once"
+    assert await asyncio.wait_for(half[0].read(), PATIENCE) == b"", "one with half a request after drain.timeout.ms"
+    for cause in ("drain_completed", "drain_timeout"):
+        ended = {"listener": "MORE", "cause": cause}
+        await reloading.until(lambda text: sample(text, "brokerside_connections_closed_total", **ended) == 1)  # noqa: B023
+    await asks(first, 3)
+
+    await reloading.reload(listeners=[reloading.listener, more])
+    third = await reloading.dial(port)
+    await asks(third)
+    await reloading.until(lambda text: sample(text, "brokerside_requests_total", listener="MORE") == 3)
+
+
+@pytest.mark.slow
+@pytest.mark.promise("restart.md", "Listeners exchange their addresses by a reload without refusing a connection.")
+async def test_listeners_may_change_their_addresses_among_each_other_under_load(reloading: ReloadSite) -> None:
+    """The sockets go from one to the other open, so nobody is refused."""
+    (port,) = free_ports(1)
+    await reloading.start({})
+    mine = reloading.listener
+    other = mine | {"name": "OTHER", "bind": f"{HOST}:{port}", "advertised": mine["bind"]}
+    await reloading.reload(listeners=[mine, other])
+    crowd = await reloading.crowd_process(Plan(reloading.port, 400, rate=200, leave="answered", watch=PATIENCE))
+    await asyncio.sleep(1)
+    swapped = [mine | {"bind": other["bind"], "advertised": mine["bind"]}, other | {"bind": mine["bind"]}]
+    assert (await reloading.reload(listeners=swapped))["event"] == "config_reloaded"
+    visits = await reloading.finished(crowd)
+    assert visits.refused() == []
+    assert len(visits.accepted()) == 400
+    await asks(await reloading.dial())  # on a busy machine all others may have come before
+    text = await reloading.get("metrics")
+    assert sample(text, "brokerside_connections_accepted_total", listener="OTHER") > 0
+
+
+@pytest.mark.promise("restart.md", "A reload of upstream acts on new connections, and open ones stay.")
+async def test_another_upstream_serves_new_connections_and_open_ones_stay(reloading: ReloadSite) -> None:
+    await reloading.start({})
+    first = await reloading.dial()
+    await asks(first)
+    other = Peer(reloading.port)
+    await other.start()
+    before = reloading.peer.requests
+    await reloading.reload(listeners=[reloading.listener | {"upstream": f"{HOST}:{other.port}"}])
+    second = await reloading.dial()
+    await asks(second)
+    await asks(first, 2)
+    assert (reloading.peer.requests, other.requests) == (before + 1, 1)
+    assert "ok" in await reloading.get("readyz"), "the new upstream is the one that is checked"
+    other.close()
+
+
+@pytest.mark.promise("restart.md", "A reload of which any part cannot be applied changes nothing at all.")
+async def test_what_cannot_be_applied_changes_nothing_at_all(reloading: ReloadSite) -> None:
+    reloading.settings |= {"observer.class.names": [OBSERVER, REFUSES], "internal.bootstrap.servers": f"{HOST}:1"}
+    await reloading.start({})
+    client = await reloading.dial()
+    await asks(client)
+    good = dict(reloading.settings)
+    before, descriptors = await running_hash(reloading), reloading.descriptors()
+    (free,) = free_ports(1)
+    mine = reloading.listener
+    more = mine | {"name": "FREE", "bind": f"{HOST}:{free}", "advertised": mine["bind"]}
+    somebody = socket.create_server((HOST, 0))
+    taken = more | {"name": "TAKEN", "bind": f"{HOST}:{somebody.getsockname()[1]}"}
+    settings = {REFUSES: {"top": 1}, OBSERVER: {"top": 1}}
+    for changes, says in (
+        ({"listeners": [mine, more, taken]}, f"cannot listen on {taken['bind']}: Address already in use"),
+        (
+            {"listeners": [mine, more], "observers": settings},
+            f"observers: observer '{REFUSES}' refused its configuration: ValueError: top is 1",
+        ),
+    ):
+        reloading.settings = dict(good)
+        done = await reloading.reload(**changes, **{"log.level": "debug"})
+        assert done["event"] == "config_rejected", done
+        assert says in done["errors"][0], done
+        assert await refused(free), changes
+        assert await running_hash(reloading) == before, changes
+        assert json.loads(await reloading.get("config"))["config"]["log.level"] == "info"
+        assert await reloading.metric("config_last_reload_successful") == 0
+        await asks(client, 2)
+    somebody.close()
+    await reloading.gives_back(descriptors)
+
+
+@pytest.mark.slow
+@pytest.mark.promise("restart.md", "A reload of an observer's settings loses no exchange, and its counts go on.")
+async def test_an_observer_with_other_settings_takes_over_and_its_counts_go_on(reloading: ReloadSite) -> None:
+    reloading.settings |= {"observer.class.names": [OBSERVER], "internal.bootstrap.servers": f"{HOST}:1"}
+    await reloading.start({})
+    client = await reloading.dial()
+    for number in range(20):
+        await asks(client, number)
+    done = await reloading.reload(observers={OBSERVER: {"top": 7}})
+    assert done["changes"] == [f"observers.{OBSERVER}.top: nothing -> 7"]
+    for number in range(30):
+        await asks(client, number)
+    text = await reloading.until(
+        lambda text: sample(text, "brokerside_observer_delivered_total", observer=OBSERVER) >= 50
+    )
+    requests = sample(text, "brokerside_requests_total")
+    assert sample(text, "brokerside_observer_delivered_total", observer=OBSERVER) >= requests
+    assert sample(text, "brokerside_observer_dropped_total", observer=OBSERVER) == 0

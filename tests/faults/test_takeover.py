@@ -27,8 +27,6 @@ from tests.tools.conformance.crowd import Plan
 CONNECTS = 200
 """Connects per second while the sidecar is replaced."""
 
-"""``drain.timeout.ms`` of a predecessor that drains until the test lets it end."""
-
 
 class Successor:
     """A sidecar that takes over. ``settings``: what differs in its configuration."""
@@ -85,20 +83,11 @@ class TakeoverSite(Site):
         assert self.sidecar is not None
         return self.sidecar.process
 
-    def predecessor_said(self, event: str) -> list[dict[str, Any]]:
-        assert self.sidecar is not None
-        lines = [json.loads(line) for line in self.sidecar.log.read_text().splitlines()]
-        return [line for line in lines if line["event"] == event]
-
     async def open_connections(self) -> float:
         """What counts in the limit of all connections."""
-        found = await asyncio.to_thread(admin_client.get_quotas, Endpoint(*_parsed(self.admin)))
+        host, _, port = self.admin.rpartition(":")
+        found = await asyncio.to_thread(admin_client.get_quotas, Endpoint(host, int(port)))
         return next(one.used for one in found.limits if (one.scope, one.quota) == ("broker", "connections"))
-
-
-def _parsed(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host, int(port)
 
 
 @pytest.fixture
@@ -299,24 +288,3 @@ async def test_a_stop_soon_after_sigusr2_leaves_no_sidecar(site: TakeoverSite, p
     assert "took_over" not in log.read_text()
     [reason] = reasons
     assert ("the sidecar drains" in reason) or ("has ended" in reason and not passed)
-
-
-@pytest.mark.slow
-async def test_a_connection_whose_proxy_header_is_incomplete_goes_on_in_the_successor(site: TakeoverSite) -> None:
-    await site.start({})
-    more = {"proxy.protocol": "required", "proxy.protocol.trusted": [f"{HOST}/32"]}
-    site.settings["listeners"] = [site.config({})["listeners"][0] | more]
-    site.write({})
-    async with asyncio.timeout(PATIENCE):
-        while not site.predecessor_said("config_reloaded"):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    reader, writer = await site.dial()
-    header = f"PROXY TCP4 192.0.2.7 {HOST} 1000 9092\r\n".encode()
-    writer.write(header[:9])
-    await site.until(lambda text: 'connections_active{listener="CLIENT"} 1' in text)
-    successor = site.succeed()
-    await successor.runs()
-    await ended(site.predecessor)
-    writer.write(header[9:])
-    await asks((reader, writer))
-    assert '"192.0.2.7"' in await site.get("connections")

@@ -6,6 +6,7 @@ which count frames before anything reads them.
 
 from __future__ import annotations
 
+import random
 import subprocess
 import time
 import uuid
@@ -21,9 +22,10 @@ from observers.event import RequestEvent
 from proxy.local.jars import java, resolve
 from tests.integration.librdkafka import consume, produce
 from tests.integration.metrics import sample
+from tests.integration.topics import PARTITIONS, new_topic
+from tests.interop.clients import BUILDING, CLIENTS, Client, digest
 from tests.interop.conftest import DELIVERY_TIMEOUT, Proxied
-from tests.interop.wire import audited_requests, records, wait_audited
-from tests.tools.kafka_tools import KafkaTools
+from tests.interop.wire import audited_requests, records, row, wait_audited
 
 pytestmark = pytest.mark.kafka
 
@@ -139,30 +141,6 @@ def test_librdkafka(proxied: Proxied, everything: Callable[[], list[RequestEvent
     check_records(everything(), topic, 5 * RECORDS)
 
 
-@pytest.mark.slow
-def test_kafka_s_share_consumer(proxied: Proxied, everything: Callable[[], list[RequestEvent]]) -> None:
-    topic = f"every-tool-{uuid.uuid4().hex[:8]}"
-    server = ("--bootstrap-server", proxied.state.bootstrap)
-
-    with KafkaTools() as tools:
-
-        def run(name: str, *args: str, text: str = "") -> None:
-            """Run one of Kafka's tools; it has to succeed."""
-            done = tools.run(name, *server, *args, text=text)
-            assert done.returncode == 0, f"{name} {' '.join(args)}:\n{done.stdout[-1000:]}\n{done.stderr[-1000:]}"
-
-        run("topics", "--create", "--topic", topic, "--partitions", "2")
-        run("console-producer", "--topic", topic, text="".join(f"line {n}\n" for n in range(RECORDS)))
-        run("configs", "--alter", "--add-config", "share.auto.offset.reset=earliest", "--entity-type", "groups",
-            "--entity-name", topic)  # fmt: skip
-        run("console-share-consumer", "--topic", topic, "--group", topic, "--max-messages", str(RECORDS),
-            "--timeout-ms", "120000")  # fmt: skip
-        run("share-groups", "--describe", "--group", topic, "--state")
-        run("topics", "--delete", "--topic", topic)
-
-    check_records(everything(), topic, RECORDS, "ShareFetch")
-
-
 def added(event: RequestEvent) -> int:
     """Bytes by which the response is longer than the broker's: those of the sidecar's own api in a list of apis."""
     if event.api != "ApiVersions" or event.outcome != "answered" or event.error_code:
@@ -170,10 +148,10 @@ def added(event: RequestEvent) -> int:
     return 7 if event.api_version >= 3 else 6
 
 
-def check_records(events: list[RequestEvent], topic: str, count: int, api: str = "Fetch") -> None:
+def check_records(events: list[RequestEvent], topic: str, count: int) -> None:
     """Records acknowledged are those produced; those fetched at least as many, and no topic is an id only."""
     assert records(events, "Produce", topic) == count
-    assert records(events, api, topic) >= count
+    assert records(events, "Fetch", topic) >= count
     assert not [part for event in events for part in event.topics if part.topic.startswith("id:")]
     assert not [event for event in events if event.decode in ("malformed", "unsupported")]
 
@@ -187,3 +165,47 @@ def newest(proxied: Proxied, count: int) -> list[RequestEvent]:
         time.sleep(0.3)
     assert len(events) == total
     return sorted(events, key=lambda event: event.seq)[total - count :]
+
+
+# ---- clients of other languages produce and consume unchanged --------------------------------------------------------
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "clients.md"
+
+
+def lines(client: Client) -> list[str]:
+    """2,000 records of 0 to 1,200 bytes that compress, and one of 300 kB that does not."""
+    values = [(f'{{"client":"{client.name}"}} ' * 50)[: n % 1201] for n in range(2000)]
+    values.append(random.Random(client.name).randbytes(150_000).hex())
+    return [f"{n:06d}\t{value}" for n, value in enumerate(values)]
+
+
+@BUILDING
+@pytest.mark.slow
+@pytest.mark.promise("clients.md", "Clients of five other libraries produce and read with all their codecs.")
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+def test_client(proxied: Proxied, client: Client, protocol: str, pytestconfig: pytest.Config) -> None:
+    if protocol == "SSL" and not pytestconfig.getoption("--interop-tls"):
+        pytest.skip("the clients over TLS take 40 s more: make interop")
+    sent = lines(client)
+    client_id = f"interop-{client.name}-{protocol}"
+    bootstrap, ca = (proxied.state.bootstrap, None) if protocol == "PLAINTEXT" else (proxied.tls_bootstrap, proxied.ca)
+    topic = new_topic(proxied.state, client_id)
+    requests = sample(proxied.quiet(), "brokerside_requests_total")
+    connections = proxied.metric("brokerside_connections_accepted_total")
+    handshakes = proxied.metric("brokerside_tls_handshakes_total")
+
+    report = client.run([bootstrap, topic, f"{topic}-group", client_id, str(PARTITIONS)], sent, ca)
+
+    assert report.partitions == PARTITIONS
+    assert (report.produced, report.consumed, report.committed) == (len(sent), len(sent), len(sent))
+    assert report.sha256 == digest(sent)
+    assert proxied.metric("brokerside_connections_accepted_total") > connections
+    assert (proxied.metric("brokerside_tls_handshakes_total") > handshakes) == (protocol == "SSL")
+    assert proxied.metric("brokerside_frames_invalid_total") == 0
+    events = wait_audited(proxied, client_id, int(sample(proxied.quiet(), "brokerside_requests_total") - requests))
+    assert records(events, "Produce", topic) == len(sent)
+    assert records(events, "Fetch", topic) >= len(sent)
+    assert {event.decode for event in events if event.api in ("Produce", "Fetch")} == {"full"}
+    expected = row(report, events)
+    assert expected in DOCUMENT.read_text(encoding="utf-8").splitlines(), f"docs/clients.md lacks the line\n{expected}"
