@@ -6,13 +6,13 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-import yaml
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
 from tests.integration.librdkafka import LARGE
+from tests.integration.sidecars import config_of, running
 from tests.integration.topics import described_by
 from tests.tools.kafka_tools import KafkaTools
 
@@ -25,24 +25,17 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def sidecar(cluster: ClusterState) -> Iterator[SidecarProcess]:
     """The sidecar before the broker, as configured for the cluster: with the audit observer."""
-    yield from _running(cluster, "sidecar-1.yaml")
+    with running(config_of(cluster.nodes[0]), cluster.nodes[0].home.parent) as process:
+        yield process
 
 
 @pytest.fixture(scope="module")
 def bare_sidecar(cluster: ClusterState) -> Iterator[SidecarProcess]:
     """The same without any observer; a module uses one or the other, they listen on the same port."""
-    folder = cluster.nodes[0].home.parent
-    config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
-    del config["observer.class.names"]
-    (folder / "bare-1.yaml").write_text(yaml.safe_dump(config))
-    yield from _running(cluster, "bare-1.yaml")
-
-
-def _running(cluster: ClusterState, config: str) -> Iterator[SidecarProcess]:
-    folder = cluster.nodes[0].home.parent
-    process = SidecarProcess.start(folder / config, folder / f"{config}.log", cluster.nodes[0].admin)
-    yield process
-    assert process.stop()
+    with running(
+        config_of(cluster.nodes[0], **{"observer.class.names": None}), cluster.nodes[0].home.parent
+    ) as process:
+        yield process
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -39,7 +39,9 @@ from proxy.local.workload import create_topics
 from proxy.telemetry.request_metrics import BUCKET_ENDS
 from tests.integration import librdkafka
 from tests.integration.metrics import sample
+from tests.integration.quotas import Asker
 from tests.integration.sidecars import config_of, running, until
+from tests.integration.topics import described, new_topic
 from tests.tools.topic import messages
 from tests.unit.observers.samples import connection, exchange, produce, report
 
@@ -104,20 +106,6 @@ def gaps(read: list[Envelope]) -> int:
     return missing
 
 
-def topic_id(admin: AdminClient, name: str) -> bytes:
-    """The id of a topic that was just created, as the wire has it."""
-    until(lambda: known_id(admin, name) is not None)
-    return urlsafe_b64decode(f"{known_id(admin, name)}==")
-
-
-def known_id(admin: AdminClient, name: str) -> str | None:
-    """The id of a topic; None where the broker does not know of it, yet or any more."""
-    try:
-        return str(admin.describe_topics(TopicCollection([name]))[name].result(30).topic_id)
-    except KafkaException:
-        return None
-
-
 @pytest.fixture(autouse=True)
 def _few_statuses(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is one at the end alone, however long a test takes."""
@@ -174,12 +162,11 @@ class TestDelivery:
         assert (gap.lost_first_seq, gap.lost_last_seq, gap.seq) == (6, 45, 51)
 
     @pytest.mark.promise("audit-event.md", "The last status of a run balances what was seen and emitted.")
-    def test_each_kind_arrives_and_the_last_status_balances(self, bootstrap: str) -> None:
-        observer = AuditObserver()
-        topic = "audit-kinds"
-        admin = AdminClient({"bootstrap.servers": bootstrap})
-        admin.create_topics([NewTopic("kinds", 3, 1)])["kinds"].result()
-        known = produce([(topic_id(admin, "kinds"), 0, 10, 1)], ids=True)
+    def test_each_kind_arrives_and_the_last_status_balances(self, bootstrap: str, cluster: ClusterState) -> None:
+        observer, topic, kinds = AuditObserver(), "audit-kinds", new_topic(cluster)
+        with Asker(cluster.nodes[0].upstream) as asker:
+            topic_id = urlsafe_b64decode(described(asker, kinds)["TopicId"] + "==")
+        known = produce([(topic_id, 0, 10, 1)], ids=True)
         observer.configure(
             {**configs(bootstrap, topic, **{"inventory.interval.ms": 100, "exclude.topics": ["secret"]}), "worker": 1}
         )
@@ -193,9 +180,9 @@ class TestDelivery:
         assert {type(event) for event in events(read)} - {EndOffsetsEvent} == {
             RequestEvent, ConnectionEvent, ThrottleEvent, InventoryEvent, StatusEvent,
         }  # fmt: skip
-        assert [part.topic for part in touched(read)] == ["kinds"], "an id is resolved to its name"
+        assert [part.topic for part in touched(read)] == [kinds], "an id is resolved to its name"
         listed = {topic.topic: topic for topic in events(read, InventoryEvent)[-1].inventory}
-        assert listed["kinds"].partitions == 3
+        assert listed[kinds].partitions == 3
         assert topic not in listed
         (status,) = events(read, StatusEvent)
         assert (status.seen, status.hidden, status.waiting, status.last) == (5, 1, 0, True)

@@ -619,6 +619,7 @@ async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     "A silent worker gets no connection; one that stays silent is killed, its connections end "
     "(`worker_lost`), and another takes its place.",
 )
+@pytest.mark.promise("restart.md", "A worker that ends is replaced, and new connections wait while there is none.")
 async def test_a_worker_that_says_nothing_is_given_nothing_until_it_does_or_is_replaced(
     bench: PoolBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -664,6 +665,14 @@ async def test_a_worker_that_says_nothing_is_given_nothing_until_it_does_or_is_r
     seen = await bench.workers.snapshot()
     assert seen.workers == {1: 8, 2: 1}
     assert seen.listener_counters["CLIENT"].closed == {"worker_lost": 6}
+
+    for number in (1, 2):
+        os.kill(bench.worker(number).pid, signal.SIGKILL)
+    await bench.until(lambda: len(bench.said("worker_ended")) == 3)
+    await bench.serves(2)
+    seen = await bench.seen(lambda seen: seen.worker_restarts == 3)
+    assert sum(seen.workers.values()) == 2
+    assert seen.listener_counters["CLIENT"].closed == {"worker_lost": 15}
 
 
 @pytest.mark.promise(

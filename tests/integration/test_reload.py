@@ -111,6 +111,15 @@ def test_a_reload_asked_for_while_it_starts_does_not_end_it(tmp_path: Path) -> N
             until(lambda sidecar=sidecar: limit(sidecar) == 9)  # type: ignore[misc]
 
 
+@pytest.mark.slow
+def test_workers_that_cannot_start_end_the_start(tmp_path: Path) -> None:
+    observed = {"internal.bootstrap.servers": "127.0.0.1:1", "observer.class.names": "nowhere:Observer"}
+    with spawned(alone(workers=2) | observed, tmp_path) as sidecar:
+        until(lambda: not sidecar.process.alive())
+    assert "brokerside: observer.class.names: observer 'nowhere:Observer'" in sidecar.log.read_text()
+    assert not says(sidecar, "listening")
+
+
 @pytest.mark.promise("logging.md", "On a terminal the log of a sidecar is text for people.")
 def test_on_a_terminal_it_is_text(tmp_path: Path) -> None:
     path = tmp_path / "sidecar.yaml"

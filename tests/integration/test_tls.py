@@ -160,29 +160,6 @@ async def test_nothing_before_the_end_of_a_stream_is_lost_and_the_end_is_told(tm
             assert running.counters.responses[3] == 40, version
 
 
-async def test_a_client_that_does_not_read_pauses_the_broker(tmp_path: Path) -> None:
-    poured = 32 << 20  # more than the buffers of all sockets on the way
-
-    async def pour(reader: Reader, writer: Writer) -> None:
-        await read_frame(reader)
-        writer.write(response(1, bytes(poured)))
-        await reader.read()
-
-    async with tls_bench(tmp_path, pour) as running:
-        client = await HandMade.dial(running)
-        await client.shake_hands()
-        client.tls.write(request(METADATA, 1, 1))
-        client.flush()
-        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        await running.until(lambda: running.counters.pauses["broker"] > 0)
-        await asyncio.sleep(0.2)
-        (relay,) = running.manager.relays
-        assert running.counters.received["broker"] < poured
-        assert relay.unsent("client") < 600_000
-        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
-        assert len(await client.read(8 + poured)) == 8 + poured
-
-
 @pytest.mark.promise(
     "tls.md", "The broker is dialled after the client's handshake, so a storm of handshakes costs it nothing."
 )

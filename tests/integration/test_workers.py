@@ -6,8 +6,6 @@ import contextlib
 import os
 import select
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +19,6 @@ from observers.cluster_events import InventoryEvent
 from observers.event import ConnectionEvent, RequestEvent
 from proxy.local import process
 from proxy.local.cluster import ClusterState
-from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
 from tests.frames import API_VERSIONS, request
 from tests.integration.librdkafka import consume, produce
@@ -169,37 +166,6 @@ def test_the_audit_of_all_workers_is_complete(start: Start, cluster: ClusterStat
     assert len(listed) == 1, "one of the workers emits the inventory"
 
 
-@pytest.mark.promise("restart.md", "A worker that ends is replaced, and new connections wait while there is none.")
-def test_connections_wait_while_there_is_no_worker(start: Start, dial: Dial) -> None:
-    sidecar = start()
-    killed, restarts = 0, 1.0
-    while restarts:  # a look that comes late finds new workers: then once more
-        until(lambda: len(workers_of(sidecar)) == 2 and sidecar.ready())
-        before = sidecar.metrics()
-        for pid in workers_of(sidecar):
-            os.kill(pid, signal.SIGKILL)
-        killed += 2
-        until(lambda: sidecar.log.read_text().count('"worker_ended"') == killed)  # noqa: B023  # called at once
-        ready = sidecar.ready()
-        clients = dial(10)
-        text = sidecar.metrics()
-        assert balanced(text)
-        accepted, restarts = (
-            sample(text, f"brokerside_{name}") - sample(before, f"brokerside_{name}")
-            for name in ("connections_accepted_total", "worker_restarts_total")
-        )
-        assert restarts or not ready
-        assert restarts or accepted <= 1  # the others are in the backlog
-        assert all(client.works() for client in clients)
-        assert sidecar.ready()
-        until(lambda: sample(sidecar.metrics(), "brokerside_worker_restarts_total") == killed)  # noqa: B023
-        assert balanced(sidecar.metrics())
-    workers = workers_of(sidecar)
-    process.stop([sidecar.process], 5, kill=True)
-    until(lambda: not any(map(alive, workers)))  # they end with the main process
-    assert not any(client.works() for client in clients)
-
-
 @pytest.mark.promise(
     "architecture.md",
     "A worker that hangs holds up no connection of another one, and what it has no room for goes to the others.",
@@ -234,6 +200,9 @@ def test_a_worker_that_hangs_holds_up_nobody_else(start: Start, dial: Dial) -> N
     assert lost == works.count(False)
     assert lost in {fewer - 1, fewer}  # the one that was on its way goes to another
     assert balanced(text)
+    workers = workers_of(sidecar)
+    process.stop([sidecar.process], 5, kill=True)
+    until(lambda: not any(map(alive, workers)))  # they end with the main process
 
 
 @pytest.mark.promise(
@@ -253,20 +222,3 @@ def test_a_drain_waits_for_what_is_open(start: Start, cluster: ClusterState, top
     log = sidecar.log.read_text()
     assert [log.count(f'"drained", "cut": 0, "worker": {worker}') for worker in (1, 2)] == [1, 1]
     assert log.count('"stopped"') == 1
-
-
-@pytest.mark.slow
-def test_workers_that_cannot_start_end_the_start(tmp_path: Path) -> None:
-    bind, admin, upstream = free_ports(3)
-    config = tmp_path / "sidecar.yaml"
-    config.write_text(
-        f"broker.id: 1\nworkers: 2\nadmin: {{bind: '127.0.0.1:{admin}'}}\n"
-        f"listeners: [{{name: C, bind: '127.0.0.1:{bind}', upstream: '127.0.0.1:{upstream}'}}]\n"
-        "internal.bootstrap.servers: 127.0.0.1:1\nobserver.class.names: nowhere:Observer\n"
-    )
-    command = [sys.executable, "-m", "proxy", "run", "-c", str(config)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    (error,) = [line for line in done.stderr.splitlines() if line.startswith("brokerside: ")]
-    assert "observer.class.names: observer 'nowhere:Observer'" in error
-    assert '"listening"' not in done.stderr
