@@ -1,8 +1,7 @@
 """A scripted load, and books that are kept of it in plain Python: what every table must hold, to the unit.
 
 acts.py        what happens: runs of sidecars, connections, calls.
-cast.py        who and what there is.
-script.py      twelve hours of two clusters of three brokers, on two days.
+script.py      who and what there is, and twelve hours of two clusters of three brokers, on two days.
 wire.py        how the sidecars report it: events, envelopes, records of two audit topics, with all that goes wrong.
 books.py       one book for each table, kept from the acts; nothing of the jobs is imported there.
 definitions/   prices, owners, objectives, a mirror: what the job is given.

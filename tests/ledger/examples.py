@@ -14,7 +14,7 @@ from spark_jobs.saved_queries import SAVED_QUERIES, SavedQuery, run_saved_query
 from spark_jobs.schemas import TABLES
 from tests.ledger import build
 from tests.ledger.books import instant
-from tests.ledger.cast import END
+from tests.ledger.script import END
 
 DOCS = Path(__file__).parents[2] / "docs"
 

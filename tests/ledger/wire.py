@@ -20,8 +20,7 @@ from observers.event import (
     TopicPartition,
     encoder,
 )
-from tests.ledger.acts import API_KEYS, HOUR, MINUTE, SECOND, Act, Call, Change, Run, Visit
-from tests.ledger.world import World
+from tests.ledger.acts import API_KEYS, HOUR, MINUTE, SECOND, Act, Call, Change, Run, Visit, World
 from tests.spark.envelopes import POISON
 
 INTERVAL = 20 * SECOND

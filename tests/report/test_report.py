@@ -311,9 +311,7 @@ def test_a_browser_draws_every_chart_and_asks_for_nothing(shown: browser.Page, f
 @pytest.mark.promise(
     "queries.md", "The policy of the report's page allows only its own script, and without it static charts are shown."
 )
-def test_the_page_allows_its_own_script_alone_and_is_whole_without_it_on_paper_and_in_the_dark(
-    shown: browser.Page, file: Path
-) -> None:
+def test_the_page_allows_its_own_script_alone_and_is_whole_without_it(shown: browser.Page, file: Path) -> None:
     shown.emulate()
     shown.open(file)
     shown.evaluate("""new Promise(done => {

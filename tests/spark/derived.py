@@ -11,7 +11,6 @@ from spark_jobs.computation import add_rows, compute_rows, create_result, open_d
 from spark_jobs.definitions import Definitions
 from spark_jobs.schemas import TABLES
 from spark_jobs.tables.registry import DERIVED_QUERIES, SUMMED_BY_DAY
-from tests.ledger.stored import rows as merged_rows
 from tests.spark import stored
 
 NOON = datetime(2026, 9, 22, 12)
@@ -66,7 +65,7 @@ def rows(*given: Any) -> list[stored.Row]:
 def of_stored(root: Path, name: str, definitions: Definitions) -> list[dict[str, Any]]:
     """Rows of the table ``name`` below ``root``, as they are made at once of what its inputs there hold."""
     inputs = {
-        each: pyarrow.Table.from_pylist(merged_rows(root, each), stored.schema(TABLES[each]))
+        each: pyarrow.Table.from_pylist(stored.read(root, each), stored.schema(TABLES[each]))
         for each in TABLES[name].derived_from
     }
     return computed(name, inputs, definitions).to_pylist()

@@ -1,12 +1,16 @@
-"""Delta tables as the jobs store them, written without a JVM: rows with what a test says, the rest empty."""
+"""Delta tables as the jobs store them, without a JVM: written, rows with what a test says, the rest empty; and read,
+merged in plain Python as their columns say."""
 
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from spark_jobs.schemas import TABLES, Table
+from spark_jobs.schemas.model import Column
 
 ARROW: dict[str, Any] = {
     "string": pyarrow.string(), "int": pyarrow.int32(), "bigint": pyarrow.int64(), "double": pyarrow.float64(),
@@ -54,3 +58,45 @@ def write(root: Path, name: str, *given: dict[str, Any]) -> None:
     """Append rows to the table ``name`` below ``root``, as one batch of a job does."""
     table = TABLES[name]
     write_deltalake(root / name, rows(table, *given), mode="append", partition_by=["day"], description=table.meaning)
+
+
+def read(root: Path | str, table: str) -> list[dict[str, Any]]:
+    """All rows of ``table``, those with equal keys merged; in no order. ``root``: a folder, or the URL of one."""
+    return merged(TABLES[table], DeltaTable(f"{root}/{table}").to_pyarrow_table().to_pylist())
+
+
+def merged(described: Table, stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    if not described.keys:
+        return stored
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+    for row in stored:
+        groups[tuple(row[name] for name in described.keys)].append(row)
+    return [
+        dict(zip(described.keys, key, strict=True))
+        | {
+            column.name: _merged(column, described.order, group)
+            for column in described.columns
+            if column.merge not in (None, "key")
+        }
+        for key, group in groups.items()
+    ]
+
+
+def _merged(column: Column, order: str, group: Sequence[dict[str, Any]]) -> Any:
+    with_value = [row for row in group if row[column.name] is not None]
+    values = [row[column.name] for row in with_value]
+    if not values:
+        return None
+    match column.merge:
+        case "sum":
+            return sum(values)
+        case "min":
+            return min(values)
+        case "max":
+            return max(values)
+        case "last":
+            ordered = [row for row in with_value if row[order] is not None]
+            return max(ordered, key=lambda row: (row[order], row[column.name]))[column.name] if ordered else None
+        case "counts":
+            return [sum(each) for each in zip(*values, strict=True)]
+    raise AssertionError(column.merge)

@@ -16,10 +16,10 @@ from spark_jobs.errors import JobError
 from spark_jobs.progress import RunSummary
 from spark_jobs.run import backfill, run
 from spark_jobs.schemas import TRAFFIC
-from tests.ledger.stored import rows
 from tests.spark import stored
 from tests.spark.conftest import AuditTopic
 from tests.spark.envelopes import FETCH, NOON, PRODUCE, connection, encoded, event, partition, status
+from tests.spark.stored import read
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -62,7 +62,7 @@ class Job:
         return DeltaTable(self.root / name)
 
     def rows(self) -> dict[str, list[str]]:
-        return {name: sorted(map(str, rows(self.root, name))) for name in ONLY}
+        return {name: sorted(map(str, read(self.root, name))) for name in ONLY}
 
 
 @pytest.fixture
@@ -101,11 +101,11 @@ def test_days_are_computed_again_as_far_as_the_job_has_read(job: Job, audit: Aud
     assert job.rows() == before, "rows of another cluster stay, also of days that the topic has none of"
 
     assert job(run).records == 1
-    assert sum(row["requests"] for row in rows(job.root, "traffic")) == 2 * 6 + 5
+    assert sum(row["requests"] for row in read(job.root, "traffic")) == 2 * 6 + 5
 
 
 @pytest.mark.promise("jobs.md", "A backfill fills tables without a checkpoint, and no job continues them.")
-def test_a_root_without_a_checkpoint_is_filled_and_stays_without(
+def test_a_root_without_a_checkpoint_stays_without(
     job: Job, audit: AuditTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("streamed_table_names", "selected_tables"):
@@ -115,7 +115,7 @@ def test_a_root_without_a_checkpoint_is_filled_and_stays_without(
     assert any(line.startswith("there is no checkpoint") for line in job.said)
     audit.send(*envelopes([2], boot="later"))
     job(backfill, first=FIRST + timedelta(days=1))
-    assert sum(row["requests"] for row in rows(job.root, "traffic")) == 2 * 3
+    assert sum(row["requests"] for row in read(job.root, "traffic")) == 2 * 3
     with pytest.raises(JobError, match="would count everything twice"):
         job(run)
 

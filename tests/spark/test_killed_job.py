@@ -17,27 +17,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from observers.cluster_events import CommittedPartition, EndOffset, EndOffsetsEvent
 from spark_jobs import compaction, io, kafka, maintenance, sink
-from spark_jobs.batch import WholeTopic
-from spark_jobs.decode import DecodeOptions
 from spark_jobs.definitions import load
 from spark_jobs.run import run
-from spark_jobs.schemas import DERIVED, STREAMED, TABLES
 from spark_jobs.stored_table import StoredTable
-from spark_jobs.tables import registry
-from spark_jobs.tables.produced import mirror_sides
-from tests.ledger.stored import merged, rows
-from tests.spark import derived
+from tests.ledger.tables import tables_of
 from tests.spark import envelopes as made
 from tests.spark.conftest import FEW_ROWS, AuditTopic
 from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, encoded, event, partition
-from tests.spark.stored import schema
+from tests.spark.stored import read
+from tests.tools.topic import messages
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 
@@ -103,30 +97,17 @@ class Sweep:
         """Run the job to its end, in the session that there is."""
         run(**self._arguments | {"jars": [], "definitions": load(self._definitions)})
 
-    def differences(self, spark: SparkSession) -> dict[str, int]:
+    def differences(self) -> dict[str, int]:
         """Return how many rows of each table differ from one batch over the topic; and requests missing or twice."""
-        source = kafka.AuditTopicSource(self._audit.bootstrap, self._audit.name)
-        records = kafka.read_range(spark, source, kafka.fetch_offset_range(spark, source))
-        definitions = load(self._definitions)
-        batch = WholeTopic(records, DecodeOptions(tuple(STREAMED), mirror_sides(definitions.mirrors)))
-        whole = {
-            name: pyarrow.Table.from_pylist(merged(table, batch.table(name).toArrow().to_pylist()), schema(table))
-            for name, table in STREAMED.items()
-        }
-        batch.release()
-        for name in DERIVED.keys() - registry.tables_without_definitions(DERIVED, definitions):
-            inputs = {each: whole[each] for each in TABLES[name].derived_from}
-            whole[name] = derived.computed(name, inputs, definitions)
-        found: dict[str, int] = {}
-        root = Path(self._arguments["tables"])
-        for name in (*STREAMED, *DERIVED):
-            if name in whole:
-                expected = _counted(whole[name].to_pylist())
-                there = _counted(rows(root, name))
+        values = [message.value() for message in messages(self._audit.bootstrap, self._audit.name)]
+        root, found = Path(self._arguments["tables"]), {}
+        for name, whole in tables_of(values, load(self._definitions)).items():
+            if name != "dead_letters":  # which say where the record is
+                expected, there = _counted(whole.to_pylist()), _counted(read(root, name))
                 found[name] = ((there - expected) + (expected - there)).total()
-        requests = sum(row["requests"] for row in rows(root, "traffic"))
+        requests = sum(row["requests"] for row in read(root, "traffic"))
         found["requests too many or too few"] = abs(requests - REQUESTS_OF_AN_ENVELOPE * self.envelopes)
-        found["dead letters too many or too few"] = abs(len(rows(root, "dead_letters")) - self.poison)
+        found["dead letters too many or too few"] = abs(len(read(root, "dead_letters")) - self.poison)
         return found
 
 
@@ -136,9 +117,7 @@ def _counted(of: Sequence[dict[str, Any]]) -> Counter[str]:
 
 @pytest.mark.promise("jobs.md", "A job that is killed at any instant leaves no record out and counts none twice.")
 @pytest.mark.slow
-def test_a_job_that_is_killed_leaves_nothing_out_and_nothing_twice(
-    spark: SparkSession, audit: AuditTopic, tmp_path: Path, jars: Sequence[Path]
-) -> None:
+def test_what_a_killed_job_leaves(spark: SparkSession, audit: AuditTopic, tmp_path: Path, jars: Sequence[Path]) -> None:
     """SIGKILL to Python and JVM, the last time after all tables were written and before Spark knew."""
     sweep = Sweep(audit, tmp_path, jars)
     for instant in ("after traffic", "before joining traffic", "after batch"):
@@ -148,7 +127,7 @@ def test_a_job_that_is_killed_leaves_nothing_out_and_nothing_twice(
     planned, committed = ({file.name for file in (checkpoint / name).glob("[0-9]*")} for name in ("offsets", "commits"))
     assert len(planned - committed) == 1
     sweep.finish()
-    assert {name: count for name, count in sweep.differences(spark).items() if count} == {}
+    assert {name: count for name, count in sweep.differences().items() if count} == {}
 
 
 def main(instant: str, arguments: dict[str, Any]) -> None:

@@ -13,8 +13,8 @@ from spark_jobs.schemas import DERIVED, STREAMED, TABLES
 from tests.ledger import books, examples
 from tests.ledger.books import Book
 from tests.ledger.build import Built
-from tests.ledger.stored import rows
 from tests.spark import derived
+from tests.spark.stored import read
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
 
@@ -49,11 +49,11 @@ def test_streamed_tables_equal_their_books(ledger_root: Built) -> None:
         books.committed_offsets, books.end_offsets, books.inventory,
     )  # fmt: skip
     for book in kept:
-        assert_equal(book.__name__, rows(ledger_root.root, book.__name__), book(acts))
+        assert_equal(book.__name__, read(ledger_root.root, book.__name__), book(acts))
     assert_equal(
-        "completeness", rows(ledger_root.root, "completeness"), books.completeness(ledger_root.emitted.envelopes)
+        "completeness", read(ledger_root.root, "completeness"), books.completeness(ledger_root.emitted.envelopes)
     )
-    found = rows(ledger_root.root, "latency")
+    found = read(ledger_root.root, "latency")
     for row in found:
         assert (row["upstream_latencies"] is None) == (row["topic"] is not None)
         row["upstream_latencies"] = row["upstream_latencies"] or [0] * 40
@@ -93,7 +93,7 @@ def test_percentiles_are_right_to_one_bucket(ledger_root: Built) -> None:
 def test_derived_tables_are_those_of_the_streamed_ones_at_once(ledger_root: Built) -> None:
     root = ledger_root.root
     for name in DERIVED:
-        found = rows(root, name)
+        found = read(root, name)
         expected = derived.of_stored(root, name, ledger_root.definitions)
         assert found, name
         assert ordered(found) == ordered(expected), name
@@ -102,8 +102,8 @@ def test_derived_tables_are_those_of_the_streamed_ones_at_once(ledger_root: Buil
         " ORDER BY day DESC LIMIT 1",
     )[1]  # fmt: skip
     assert orders == (10_000, 9_993, 7)
-    assert {row["state"] for row in rows(root, "topics")} == {"used", "polled_only", "unused", "unknown"}
-    sources = {row["topic_source"] for row in rows(root, "groups")}
+    assert {row["state"] for row in read(root, "topics")} == {"used", "polled_only", "unused", "unknown"}
+    sources = {row["topic_source"] for row in read(root, "groups")}
     assert sources == {"commit", "connection", "client", "shared_client", None}
 
 
@@ -122,4 +122,4 @@ def test_a_query_sees_the_rows_merged(ledger_root: Built) -> None:
         names, found = query(ledger_root.root, f"SELECT * FROM {table.name}")
         assert names == [column.name for column in table.columns], table.name
         shown = [dict(zip(names, row, strict=True)) for row in found]
-        assert ordered(shown) == ordered(rows(ledger_root.root, table.name)), table.name
+        assert ordered(shown) == ordered(read(ledger_root.root, table.name)), table.name

@@ -16,9 +16,9 @@ from spark_jobs.schemas import STREAMED, TABLES
 from spark_jobs.session import SHORT_RUN_OPTIONS
 from spark_jobs.stored_table import StoredTable
 from tests.ledger.build import DEFINITIONS, Built
-from tests.ledger.stored import rows
 from tests.spark.conftest import FEW_ROWS
 from tests.spark.object_store import object_store, of_queries, of_spark
+from tests.spark.stored import read
 from tests.tools.log import said
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -34,13 +34,13 @@ def ordered(found: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def of_east(root: Path, table: str) -> list[dict[str, Any]]:
-    return [row for row in rows(root, table) if "east" in (row.get("cluster_id"), (row.get("topic") or "")[-4:])]
+    return [row for row in read(root, table) if "east" in (row.get("cluster_id"), (row.get("topic") or "")[-4:])]
 
 
 @pytest.mark.promise(
     "jobs.md", "The job runs on a Spark cluster and on object storage, and writes the same tables there."
 )
-def test_a_cluster_of_spark_writes_the_same_to_an_object_store(
+def test_a_cluster_of_spark_writes_the_same(
     ledger_root: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command as people run it: the driver here, executors in processes that know only what they are sent."""
@@ -56,7 +56,7 @@ def test_a_cluster_of_spark_writes_the_same_to_an_object_store(
             for table in OF_ONE_CLUSTER:
                 found = of_east(ledger_root.root, table)
                 assert found, table
-                assert ordered(rows(ROOT, table)) == ordered(found), (*command, table)
+                assert ordered(read(ROOT, table)) == ordered(found), (*command, table)
         assert max(StoredTable(f"{ROOT}/traffic", {}).files_by_day.values()) == 1
         assert (
             query(ROOT, "SELECT sum(requests) FROM traffic")[1]
@@ -67,7 +67,7 @@ def test_a_cluster_of_spark_writes_the_same_to_an_object_store(
 @pytest.mark.promise(
     "jobs.md", "Two Kafka clusters can share tables on an object store: two jobs fill them at the same time."
 )
-def test_two_jobs_fill_the_same_tables_of_an_object_store_at_the_same_time(
+def test_two_jobs_fill_the_same_tables_at_once(
     ledger_root: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with object_store(tmp_path / "store.log", "tables") as store:
@@ -83,7 +83,7 @@ def test_two_jobs_fill_the_same_tables_of_an_object_store_at_the_same_time(
         for name, value in of_queries(store).items():
             monkeypatch.setenv(name, value)
         for table in TABLES:
-            assert ordered(rows(ROOT, table)) == ordered(rows(ledger_root.root, table)), table
+            assert ordered(read(ROOT, table)) == ordered(read(ledger_root.root, table)), table
 
 
 def _start(ledger: Built, cluster: str, store: str, master: str, *command: str) -> subprocess.Popen[str]:

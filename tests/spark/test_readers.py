@@ -163,9 +163,7 @@ def test_with_keys_sidecars_and_readers_accept_each_other_alone(spark: SparkSess
 
 
 @pytest.mark.promise("jobs.md", "A job that is refused for its level touches no table.")
-def test_a_level_that_is_not_read_refuses_every_job(
-    spark: SparkSession, fleet: Fleet, registry: Registry, tmp_path: Path
-) -> None:
+def test_a_level_above_refuses_every_job(spark: SparkSession, fleet: Fleet, registry: Registry, tmp_path: Path) -> None:
     audit, root = AuditTopic(fleet.bootstrap), tmp_path / "tables"
     arguments: dict[str, Any] = {
         "bootstrap_servers": fleet.bootstrap, "topic": audit.name, "tables": str(root), "jars": []}  # fmt: skip
@@ -256,9 +254,7 @@ def test_a_job_runs_whatever_it_may_do_with_the_registry(
 
 
 @pytest.mark.promise("jobs.md", "A job creates neither the registry nor the topic of the features.")
-def test_topics_that_are_not_there_are_not_created(
-    spark: SparkSession, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_topics_are_not_created(spark: SparkSession, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is a registry that is deleted while a job runs."""
     monkeypatch.setattr(readers, "HEARTBEAT_SECONDS", 0.2)
     fleet.delete(FEATURES_TOPIC)

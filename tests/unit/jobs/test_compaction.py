@@ -80,9 +80,7 @@ def requests(path: str) -> Counter[tuple[int, str]]:
 @pytest.mark.promise(
     "jobs.md", "Days that are over are merged into one file with one row for each key, and no reader sees a difference."
 )
-def test_days_that_are_over_become_one_row_for_each_key(
-    path: str, append: Append, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_days_that_are_over_have_a_row_for_each_key(path: str, append: Append, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "MIN_FILES_TO_COMPACT", 4)
     for days in ([0, 3], [0, 1, 3], [0, 3], [2], [2]):
         append(*days)
@@ -125,9 +123,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None], 
 
 
 @pytest.mark.promise("jobs.md", "Maintenance beside batches and other jobs loses and doubles no row.")
-def test_two_that_compact_one_day_double_nothing_and_what_is_appended_meanwhile_is_kept(
-    path: str, append: Append, meanwhile: Any
-) -> None:
+def test_two_that_compact_one_day_double_and_lose_nothing(path: str, append: Append, meanwhile: Any) -> None:
     append(0, 5)
     append(0)
     before = StoredTable(path, {})
@@ -212,9 +208,7 @@ def test_a_log_of_batches_alone_loses_its_expired_commits(path: str, append: App
 
 
 @pytest.mark.promise("jobs.md", "Files and commits of a table stay in bounds, however long a job runs.")
-def test_a_table_stays_small_however_long_it_is_written(
-    path: str, append: Append, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_stays_small_however_long(path: str, append: Append, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file for each day that is over, and half a day of the log, of which commits and files are dated by a clock that
     begins four days ago and ends now: delta-rs compares them with the real time."""
     monkeypatch.setattr(compaction, "MIN_FILES_TO_COMPACT", 4)
@@ -244,9 +238,7 @@ def test_a_table_stays_small_however_long_it_is_written(
     assert requests(path).total() == days * batches * (2 + 10)
 
 
-def test_a_clock_that_is_years_ahead_deletes_nothing(
-    path: str, append: Append, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_years_ahead_deletes_nothing(path: str, append: Append, monkeypatch: pytest.MonkeyPatch) -> None:
     now = datetime.now(UTC)
     monkeypatch.setattr(compaction, "datetime", SimpleNamespace(now=lambda _: now))  # no midnight in between
     today = (now.date() - FIRST).days

@@ -128,7 +128,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
 @pytest.mark.promise(
     "jobs.md", "Only days whose inputs changed are computed again, with the days that they are part of."
 )
-def test_the_days_that_changed_are_computed_again(
+def test_changed_days_are_computed_again(
     root: Root, computed: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root.requests(0, 1, 2)
@@ -176,7 +176,7 @@ def test_commits_that_the_log_no_longer_has_may_have_changed_any_day(root: Root,
 
 
 @pytest.mark.promise("cost.md", "Days whose inputs are no longer kept stay as they were, also when definitions change.")
-def test_days_whose_inputs_were_deleted_for_their_age_stay_as_they_were(
+def test_days_whose_inputs_are_gone_stay(
     root: Root, computed: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where nothing says any more what was computed."""
@@ -301,7 +301,7 @@ DAILY = [name for name in DERIVED if not DERIVED[name].whole and (FULL or name n
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20 if FULL else 1))
 @pytest.mark.promise("jobs.md", "An interruption at any step of a computation loses and doubles nothing.")
-def test_what_is_computed_day_by_day_equals_what_is_computed_at_once(
+def test_computed_day_by_day_or_at_once_it_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Late rows, days replaced and removed, files joined, tables created anew, other definitions, interruptions."""

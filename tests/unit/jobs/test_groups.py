@@ -8,12 +8,11 @@ import pytest
 
 from observers.cluster_events import CommittedPartition, EndOffset, EndOffsetsEvent, InventoryEvent, InventoryTopic
 from spark_jobs.schemas import COMMITTED_OFFSETS, END_OFFSETS, GROUP_MEMBERS, TRAFFIC
-from tests.ledger.stored import merged
 from tests.spark import derived
 from tests.spark.decoded import decoded
 from tests.spark.derived import after
 from tests.spark.envelopes import MINUTE, NOON, encoded, event, group
-from tests.spark.stored import Row, rows
+from tests.spark.stored import Row, merged, rows
 
 SECOND = 1_000_000
 

@@ -16,7 +16,6 @@ from proxy.local.jars import resolve
 from spark_jobs.events import MAX_SUM
 from spark_jobs.kafka_versions import LOWEST_VERSIONS, REMOVED
 from spark_jobs.schemas import STREAMED
-from tests.ledger.stored import merged
 from tests.spark.decoded import decoded
 from tests.spark.envelopes import (
     FETCH,
@@ -36,7 +35,7 @@ from tests.spark.envelopes import (
     status,
     throttle,
 )
-from tests.spark.stored import Row
+from tests.spark.stored import Row, merged
 from tests.tools.generate_apis import REQUEST, definition
 
 NOTHING_YET = {"cause": "", "duration_ms": 0, "requests": 0, "received_bytes": 0, "sent_bytes": 0}

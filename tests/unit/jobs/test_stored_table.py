@@ -75,9 +75,7 @@ def test_each_batch_of_each_writer_is_written_once(path: str) -> None:
 
 
 @pytest.mark.promise("jobs.md", "Any number of jobs may write below one root at the same time.")
-def test_a_batch_is_written_once_by_processes_that_do_not_know_of_each_other(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_is_written_once_by_processes_at_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them looks whether the batch is there before any has written it."""
     looked, tries = threading.Barrier(8), itertools.count()
     write = stored_table.write_deltalake
@@ -182,9 +180,7 @@ def _written(place: tuple[str, Options], day: date) -> list[tuple[str, str | Non
 @pytest.mark.promise(
     "jobs.md", "Batches, maintenance and derived tables may meet on one table, and no row is lost or doubled."
 )
-def test_nothing_is_lost_or_doubled_while_batches_compactions_and_replacements_meet(
-    place: tuple[str, Options], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_lost_where_writers_meet(place: tuple[str, Options], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "MIN_FILES_TO_COMPACT", 2)
     done = threading.Event()
 
@@ -224,9 +220,7 @@ def _write_until_killed(place: tuple[str, Options], said: Connection) -> None:
 
 
 @pytest.mark.promise("jobs.md", "A job that is killed while it writes leaves no row out and none twice.")
-def test_a_writer_that_is_killed_leaves_nothing_out_and_nothing_twice(
-    place: tuple[str, Options], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_writer_leaves(place: tuple[str, Options], monkeypatch: pytest.MonkeyPatch) -> None:
     """At any instant, in the middle of a file, of a commit or of a compaction; 50 of them: JOBS_FULL=1."""
     monkeypatch.setattr(compaction, "MIN_FILES_TO_COMPACT", 2)
     context = multiprocessing.get_context("forkserver")
