@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from proxy.client import BrokerMetadataClient
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
-from tests.deploy.prometheus import Prometheus, scraping
+from tests.deploy.prometheus import scraping
 from tests.deploy.running import Running, configuration, transfer, until
 from tests.integration.conftest import free_port
 
@@ -47,21 +47,19 @@ def test_a_dashboard_is_whole() -> None:
         assert {one["name"] for one in content["templating"]["list"]} == {"datasource", "job", "instance"}
 
 
-@pytest.fixture(scope="module")
-def prometheus(cluster: ClusterState, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    with observed(cluster, tmp_path_factory.mktemp("dashboards")) as made:
-        yield made
-
-
 @pytest.mark.deploy
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 @pytest.mark.promise("jobs.md", "A job has the metrics of Spark with the settings that this page gives.")
 @pytest.mark.promise("operations.md", "Every query of the dashboards answers while clients and the job work.")
-def test_every_query_answers_while_clients_work(prometheus: Prometheus) -> None:
-    for name in NAMES:
-        for panel in panels(name):
+def test_every_query_answers_while_clients_work(cluster: ClusterState, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        stack.enter_context(sidecar_under_load(cluster, tmp_path))
+        address = stack.enter_context(job(cluster, tmp_path))
+        targets = {"brokerside": cluster.nodes[0].admin, "brokerside-jobs": f"{address}/metrics/prometheus"}
+        prometheus = stack.enter_context(scraping(tmp_path / "prometheus", targets))
+        for name, panel in [(one, panel) for one in NAMES for panel in panels(one)]:
             for target in panel["targets"]:
                 query = resolved(target["expr"])
                 assert "$" not in query
@@ -88,18 +86,8 @@ def resolved(query: str) -> str:
 
 
 @contextmanager
-def observed(cluster: ClusterState, folder: Path) -> Iterator[Prometheus]:
-    """Give a Prometheus that scrapes a sidecar and a job; ``folder``: for files."""
-    with sidecar_under_load(cluster, folder), job(cluster, folder) as address:
-        targets = {"brokerside": cluster.nodes[0].admin, "brokerside-jobs": f"{address}/metrics/prometheus"}
-        with scraping(folder / "prometheus", targets) as made:
-            yield made
-
-
-@contextmanager
 def sidecar_under_load(cluster: ClusterState, folder: Path) -> Iterator[None]:
     """Run the first node's sidecar, and clients that use it."""
-    folder.mkdir(exist_ok=True)
     node = cluster.nodes[0]
     observers = ["observers.audit:AuditObserver", "observers.request_metrics:RequestMetricsObserver"]
     limits = {
@@ -164,6 +152,6 @@ def working(address: str, done: threading.Event) -> None:
             client.brokers()
         with socket.create_connection((host, int(port)), 10) as sock:
             sock.sendall(struct.pack(">i", -5))
-        with contextlib.ExitStack() as stack:  # one more than the address may have
+        with ExitStack() as stack:  # one more than the address may have
             for _ in range(4):
                 stack.enter_context(socket.create_connection((host, int(port)), 10, source_address=("127.0.0.9", 0)))

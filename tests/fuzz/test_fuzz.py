@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections.abc import Iterator
-from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -36,22 +33,6 @@ def test_whatever_once_failed_and_fresh_inputs_pass(target: Target) -> None:
     figures = run_block(target, "tests", 0, FRESH)
     assert figures.inputs == FRESH
     assert not figures.failures, figures.failures[0].text
-
-
-def broken(data: bytes, rng: Random) -> None:
-    if len(data) % 2:
-        raise ValueError(f"odd: {len(data)}")
-
-
-def test_a_target_that_fails_is_found_out_and_its_inputs_are_kept(tmp_path: Path) -> None:
-    figures = run_block(Target("bodies", seeds.bodies, broken, len), 1, 1, 100)
-    assert 20 < len(figures.failures) < 80
-    failure = figures.failures[0]
-    note, line = failure.save(tmp_path).read_text().splitlines()
-    assert note.startswith("# ValueError in broken")
-    assert b64decode(line) == failure.data
-    greedy = Target("bodies", seeds.bodies, lambda data, rng: None, lambda data: bytes(100_000))
-    assert replay(greedy, [b"abc"])
 
 
 # ---- every api key there can be --------------------------------------------------------------------------------------

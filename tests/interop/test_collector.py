@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,52 +54,41 @@ class OpenTelemetryCollector:
         stop([self._process], 120)
 
 
-@pytest.fixture
-def behind() -> Iterator[Collector]:
-    made = Collector()
-    yield made
-    made.close()
+@dataclass
+class Site:
+    """A broker, its sidecar with both observers, the collector, and what that sends to."""
+
+    state: ClusterState
+    sidecar: SidecarProcess
+    collector: OpenTelemetryCollector
+    behind: Collector
 
 
 @pytest.fixture
-def collector(behind: Collector, tmp_path: Path) -> Iterator[OpenTelemetryCollector]:
-    made = OpenTelemetryCollector(tmp_path, behind)
-    try:
-        made.start()
-        yield made
-    finally:
-        made.stop()
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[ClusterState]:
-    """A broker of its own: its sidecar has other observers than that of the other clients."""
-    yield local.up(tmp_path / "cluster", progress=False)
-    local.down(tmp_path / "cluster")
-
-
-@pytest.fixture
-def sidecar(state: ClusterState, collector: OpenTelemetryCollector, tmp_path: Path) -> Iterator[SidecarProcess]:
-    """The sidecar before it, with both observers."""
-    config = yaml.safe_load((tmp_path / "cluster" / "sidecar-1.yaml").read_text())
-    config |= {
-        "observer.class.names": [AUDIT, OBSERVER],
-        "observers": {
-            OBSERVER: {"endpoint": collector.endpoint, "compression": "gzip", "spool.path": str(tmp_path / "collector")}
-        },
-        "observer.shutdown.timeout.ms": 20_000,
-    }
-    path = tmp_path / "sidecar.yaml"
-    path.write_text(yaml.safe_dump(config))
-    made = SidecarProcess.start(path, tmp_path / "sidecar.log", state.nodes[0].admin)
-    yield made
-    made.stop()
+def site(tmp_path: Path) -> Iterator[Site]:
+    with ExitStack() as stack:
+        behind = Collector()
+        stack.callback(behind.close)
+        collector = OpenTelemetryCollector(tmp_path, behind)
+        collector.start()
+        stack.callback(collector.stop)
+        state = local.up(tmp_path / "cluster", progress=False)
+        stack.callback(local.down, tmp_path / "cluster")
+        config = yaml.safe_load((tmp_path / "cluster" / "sidecar-1.yaml").read_text())
+        spool = str(tmp_path / "collector")
+        settings = {"endpoint": collector.endpoint, "compression": "gzip", "spool.path": spool}
+        config |= {"observer.class.names": [AUDIT, OBSERVER], "observers": {OBSERVER: settings}}
+        config["observer.shutdown.timeout.ms"] = 20_000
+        path = tmp_path / "sidecar.yaml"
+        path.write_text(yaml.safe_dump(config))
+        sidecar = SidecarProcess.start(path, tmp_path / "sidecar.log", state.nodes[0].admin)
+        stack.callback(sidecar.stop)
+        yield Site(state, sidecar, collector, behind)
 
 
 @pytest.mark.promise("opentelemetry.md", "The OpenTelemetry Collector takes every event, and changes none.")
-def test_it_takes_every_event_and_changes_none(
-    state: ClusterState, sidecar: SidecarProcess, collector: OpenTelemetryCollector, behind: Collector
-) -> None:
+def test_it_takes_every_event_and_changes_none(site: Site) -> None:
+    state, sidecar, collector, behind = site.state, site.sidecar, site.collector, site.behind
     topic = new_topic(state, "collector")
     assert produce(state.bootstrap, topic, [b"v"] * 500, **SMALL_BATCHES) == 500
     until(lambda: bool(behind.taken) and waiting(sidecar) == 0)

@@ -95,7 +95,7 @@ def check_event(event: RequestEvent, of: Exchange, names: TopicNames) -> None:
         for got in response.partitions:
             name, topic_id = names.label_of(got.topic, response.topics_are_ids)
             if name != "audit" and (got.records.size or got.error_code):
-                one = next(consumed)  # how many records: tests/unit/observers/test_consumed_records.py
+                one = next(consumed)  # how many records: tests/unit/observers/test_fetch_sessions.py
                 expected.append(
                     TopicPartition(
                         name, got.partition, topic_id, got.records.size, one.records, got.error_code,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,11 +31,8 @@ def placed(assignment: Assignment) -> dict[tuple[str, int], str]:
     return owners
 
 
-def loads(assignment: Assignment) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for thread in placed(assignment).values():
-        found[thread] = found.get(thread, 0) + 1
-    return found
+def loads(assignment: Assignment) -> Counter[str]:
+    return Counter(placed(assignment).values())
 
 
 def check_whole(assignment: Assignment, partitions: dict[str, set[int]], threads: dict[str, set[str]]) -> None:
@@ -76,11 +75,11 @@ def test_where_all_may_own_all_sticky_is_even_and_moves_what_it_must(
 ) -> None:
     first = finish(sticky_assign({}, partitions, dict.fromkeys(partitions, before)))
     second = finish(sticky_assign(first, partitions, dict.fromkeys(partitions, after)))
-    sizes = [loads(second).get(thread, 0) for thread in after]
+    sizes = [loads(second)[thread] for thread in after]
     assert max(sizes) - min(sizes) <= 1
     old, new = placed(first), placed(second)
     kept = sum(old[partition] == new[partition] for partition in new)
     share, larger = divmod(len(new), len(after))
-    had = [loads(first).get(thread, 0) for thread in after & before]
+    had = [loads(first)[thread] for thread in after & before]
     most = sum(min(size, share) for size in had) + min(larger, sum(size > share for size in had))
     assert kept == most

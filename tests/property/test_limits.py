@@ -99,7 +99,10 @@ def test_the_rate_is_kafkas(
             rate.measure(now + int(part * passed))
             rate.is_idle(now + int(part * passed))
         now += passed
+        if rate.is_idle(now):  # what has expired may be forgotten
+            rate = SampledRate(*size)
         rate.record(value, now)
+        assert not rate.is_idle(now)
         kafka.record(value, now)
         count, window = rate.measure(now)
         assert (count, window) == (kafka.total(now), kafka.window_size(now))
@@ -110,25 +113,6 @@ def test_the_rate_is_kafkas(
             assert kafka.measure(now) > limit * (1 - 1e-9)
         else:
             assert kafka.measure(now) <= limit * (1 + 1e-9)
-
-
-@given(SIZES, RECORDS, RECORDS)
-def test_what_has_expired_may_be_forgotten(
-    size: tuple[int, int], before: list[tuple[float, int]], after: list[tuple[float, int]]
-) -> None:
-    old, now = SampledRate(*size), 0
-    for step, value in before:
-        now += round(step * size[1])
-        old.record(value, now)
-    assert not old.is_idle(now)
-    now += size[0] * size[1]
-    assert old.is_idle(now)
-    new = SampledRate(*size)
-    for step, value in after:
-        now += round(step * size[1])
-        old.record(value, now)
-        new.record(value, now)
-        assert old.measure(now) == new.measure(now)
 
 
 # ---- what a limit promises ------------------------------------------------------------------------------------------
@@ -178,21 +162,6 @@ def test_a_listener_never_exceeds_its_rate(arrivals: list[tuple[int, int]], limi
     assert all(client.admitted is not None for client in clients)
     assert most_over(clients, limit, samples) <= 1 + rounding(limit)
     assert all(throttle.delay_ms <= 1000 for throttle in simulation.throttles)
-
-
-@given(ARRIVALS, ARRIVALS, st.integers(10, 30))
-def test_two_listeners_never_exceed_the_rate_of_the_broker(
-    first: list[tuple[int, int]], second: list[tuple[int, int]], limit: int
-) -> None:
-    """By more than one. It does where the limit is a few connections a second: a delay is at most a window, so each
-    listener accepts one in every window, and nothing makes up for what has been too much. So it is in Kafka.
-    """
-    own = ListenerLimits(rate=Quota(limit))
-    simulation = Simulation(Limits(listeners={"A": own, "B": own}, rate=Quota(limit)))
-    clients = simulation.connect(times(first), "A") + simulation.connect(times(second), "B")
-    simulation.run()
-    assert all(client.admitted is not None for client in clients)
-    assert most_over(clients, limit, 11) <= 1 + rounding(limit)
 
 
 @pytest.mark.promise(
