@@ -1,13 +1,21 @@
-"""A connection that sends one request at a time, and requests about quotas as bytes."""
+"""A connection that sends one request at a time, and requests for it: about quotas, and those whose responses carry
+addresses, in every version."""
 
 from __future__ import annotations
 
 import socket
 import struct
 import time
-from collections.abc import Sequence
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from proxy.core.apis import request_is_flexible
+from proxy.core.accessors import Accessors
+from proxy.core.apis import API_VERSIONS, request_is_flexible, response_header_is_flexible
+from proxy.core.encode import encode
+from proxy.core.schema import layout
+from proxy.core.struct import view
+from tests.frames import batch
 
 RATE = "connection_creation_rate"
 CREATION = "max.connection.creation.rate"
@@ -24,12 +32,7 @@ class Peer:
     """A connection that sends one request at a time; ``address``: host:port, ``user`` logs in with SASL PLAIN."""
 
     def __init__(
-        self,
-        address: str,
-        *,
-        source: str = "127.0.0.1",
-        user: tuple[str, str] | None = None,
-        timeout: float = TIMEOUT,
+        self, address: str, *, source: str = "127.0.0.1", user: tuple[str, str] | None = None, timeout: float = TIMEOUT
     ) -> None:
         host, _, port = address.rpartition(":")
         self.sock = socket.create_connection((host, int(port)), timeout, source_address=(source, 0))
@@ -76,50 +79,74 @@ class Peer:
         return data
 
 
-def text(value: str | None, compact: bool = False) -> bytes:
-    raw = None if value is None else value.encode()
-    if compact:
-        return b"\0" if raw is None else bytes([len(raw) + 1]) + raw
-    return struct.pack(">h", -1) if raw is None else struct.pack(">h", len(raw)) + raw
+class Asker:
+    def __init__(self, address: str) -> None:
+        self._peer = Peer(address)
+
+    def __enter__(self) -> Asker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._peer.sock.close()
+
+    def ask(self, key: int, version: int, values: Mapping[str, Any]) -> bytes:
+        """Body of the response."""
+        answer = self._peer.ask(key, version, body_of(key, version, **values))
+        return answer[1:] if response_header_is_flexible(key, version) else answer
+
+    def until(self, key: int, version: int, values: Mapping[str, Any], wanted: Callable[[bytes], bool]) -> bytes:
+        """The same as soon as it is as wanted, or after 60 s: coordinators and topics are not there at once."""
+        deadline = time.monotonic() + 60
+        while not wanted(body := self.ask(key, version, values)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return body
+
+    def answer(self, key: int, version: int, values: Mapping[str, Any]) -> Accessors:
+        """The same, read."""
+        return view(key, version, self.ask(key, version, values), response=True)
+
+    def versions(self) -> dict[int, range]:
+        """What can be asked here, as far as it is known here."""
+        answer = self.answer(API_VERSIONS, 3, {"ClientSoftwareName": "a", "ClientSoftwareVersion": "1"})
+        return {
+            one.get("ApiKey"): range(one.get("MinVersion"), one.get("MaxVersion") + 1) for one in answer.get("ApiKeys")
+        }
 
 
-def array(items: Sequence[bytes], compact: bool) -> bytes:
-    count = bytes([len(items) + 1]) if compact else struct.pack(">i", len(items))
-    return count + b"".join(item + (b"\0" if compact else b"") for item in items)
+def text(value: str | None) -> bytes:
+    return struct.pack(">h", -1) if value is None else struct.pack(">h", len(value.encode())) + value.encode()
 
 
-def alter(entity: Entity, *ops: Op, version: int = 0, validate: bool = False) -> bytes:
+def body_of(key: int, version: int, **values: object) -> bytes:
+    return encode(layout(key, version, response=False), values)
+
+
+def alter(entity: Entity, *ops: Op, version: int = 0) -> bytes:
     """An AlterClientQuotas body for one entity."""
-    compact = request_is_flexible(ALTER, version)
-    parts = array([text(kind, compact) + text(name, compact) for kind, name in entity], compact)
-    changes = array([text(key, compact) + struct.pack(">d?", value, remove) for key, value, remove in ops], compact)
-    return array([parts + changes], compact) + struct.pack(">?", validate) + (b"\0" if compact else b"")
+    parts = [{"EntityType": kind, "EntityName": name} for kind, name in entity]
+    changes = [{"Key": key, "Value": value, "Remove": remove} for key, value, remove in ops]
+    return body_of(ALTER, version, Entries=[{"Entity": parts, "Ops": changes}])
 
 
 def describe(*components: Component, version: int = 0) -> bytes:
     """A DescribeClientQuotas body."""
-    compact = request_is_flexible(DESCRIBE, version)
-    parts = [text(kind, compact) + struct.pack(">b", match) + text(name, compact) for kind, match, name in components]
-    return array(parts, compact) + b"\0" + (b"\0" if compact else b"")
+    parts = [{"EntityType": kind, "MatchType": match, "Match": name} for kind, match, name in components]
+    return body_of(DESCRIBE, version, Components=parts)
 
 
 def set_config(broker: int, name: str, value: str | None) -> bytes:
     """An IncrementalAlterConfigs v0 body that sets (None: removes) one key of a broker."""
-    change = text(name) + struct.pack(">b", 0 if value is not None else 1) + text(value)
-    return struct.pack(">ib", 1, 4) + text(str(broker)) + struct.pack(">i", 1) + change + b"\0"
+    change = {"Name": name, "ConfigOperation": 0 if value is not None else 1, "Value": value}
+    of_broker = {"ResourceType": 4, "ResourceName": str(broker), "Configs": [change]}
+    return body_of(ALTER_CONFIGS, 0, Resources=[of_broker])
 
 
 def error_of(key: int, version: int, answer: bytes) -> tuple[int, str]:
     """Code and message of an answer: the first entry's where each has its own."""
-    compact = request_is_flexible(key, version)
-    pos = 1 if compact else 0  # the header's tags
-    pos += 4  # throttle time
+    read = view(key, version, answer[response_header_is_flexible(key, version) :], response=True)
     if key != DESCRIBE:
-        pos += 1 if compact else 4
-    (code,) = struct.unpack_from(">h", answer, pos)
-    pos += 2
-    length, pos = (answer[pos] - 1, pos + 1) if compact else (struct.unpack_from(">h", answer, pos)[0], pos + 2)
-    return code, answer[pos : pos + max(0, length)].decode()
+        read = read.get("Entries" if key == ALTER else "Responses")[0]
+    return read.get("ErrorCode"), read.get("ErrorMessage") or ""
 
 
 def served(address: str, source: str, count: int, within: float = 0.5) -> int:
@@ -143,3 +170,24 @@ def served(address: str, source: str, count: int, within: float = 0.5) -> int:
         for sock in peers:
             sock.close()
     return got
+
+
+def questions(topic: str, topic_id: bytes, partition: int, group: str) -> dict[int, dict[str, Any]]:
+    """By api key, a request to which a broker without this partition answers with the one that has it."""
+    part = {"PartitionIndex": partition, "Index": partition, "Partition": partition, "PartitionMaxBytes": 1 << 20}
+    part |= {"Records": batch(1, b"x"), "CurrentLeaderEpoch": -1, "LastFetchedEpoch": -1, "LogStartOffset": -1}
+    part["AcknowledgementBatches"] = [{"AcknowledgeTypes": [1]}]
+    named = {"Name": topic, "TopicId": topic_id, "PartitionData": [part], "Partitions": [part]}
+    fetch = {"MaxWaitMs": 10, "MinBytes": 1, "MaxBytes": 1 << 20, "SessionEpoch": -1, "Topics": [named]}
+    share = {"GroupId": group, "MemberId": str(uuid.uuid4()), "MaxRecords": 10, "BatchSize": 10}
+    first = {**part, "AcknowledgementBatches": ()}
+    opened = {**named, "Partitions": [first]}
+    return {
+        0: {"Acks": 1, "TimeoutMs": 1000, "TopicData": [named]},
+        1: fetch,
+        3: {"Topics": None},
+        10: {"Key": group, "CoordinatorKeys": [f"{group}-{n}" for n in range(8)]},
+        60: {"EndpointType": 1},
+        78: {**fetch, **share, "ShareSessionEpoch": 0, "Topics": [opened]},
+        79: {**share, "ShareSessionEpoch": 1, "Topics": [named]},
+    }

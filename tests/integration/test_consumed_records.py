@@ -31,10 +31,6 @@ BATCH = 20
 DEADLINE = 60.0
 """Seconds for one consumer, and for its events."""
 
-Starts = Mapping[int, int]
-"""Offset to begin at, by partition."""
-
-
 FETCH_WAIT = 50
 """Milliseconds that the broker holds back a fetch of nothing, by which a consumer learns that it is at the end."""
 
@@ -45,7 +41,8 @@ class Reading(NamedTuple):
     bootstrap: str
     client_id: str
     topic: str
-    starts: Starts
+    starts: Mapping[int, int]
+    """Offset to begin at, by partition."""
     count: int
     """Records that are there from ``starts`` on, as the client sees them."""
     isolation: str = "read_uncommitted"
@@ -204,17 +201,9 @@ def transactions(cluster: ClusterState, sidecar: SidecarProcess) -> Iterator[str
 
 
 def _fill_with_transactions(cluster: ClusterState, topic: str) -> None:
-    producers = [
-        Producer(
-            {
-                "bootstrap.servers": cluster.internal_bootstrap,
-                "transactional.id": f"{topic}-{number}",
-                "linger.ms": 10_000,
-            }
-        )
-        for number in range(2)
-    ]
-    plain = Producer({"bootstrap.servers": cluster.internal_bootstrap, "linger.ms": 10_000})
+    settings = {"bootstrap.servers": cluster.internal_bootstrap, "linger.ms": 10_000}
+    producers = [Producer({**settings, "transactional.id": f"{topic}-{number}"}) for number in range(2)]
+    plain = Producer(settings)
     for producer in producers:
         producer.init_transactions(60)
     for number in range(6):

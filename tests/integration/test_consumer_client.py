@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from proxy.client.consumer import CommitRefused, ConsumerFailed, CoordinatedConsumer
@@ -21,6 +21,7 @@ from proxy.client.consumer import consumer as consumer_module
 from proxy.client.consumer.streams import MessageStream
 from proxy.coordinator import wire
 from proxy.local.cluster import ClusterState
+from tests.integration.topics import committed
 
 pytestmark = pytest.mark.kafka
 
@@ -100,7 +101,6 @@ class ScriptedCoordinator:
 
     def receives_end(self) -> bool:
         """Wait until the consumer has closed its connection; whether it did so with a FIN."""
-        assert self.connection is not None
         try:
             return self.connection.recv(1) == b""
         except ConnectionResetError:
@@ -111,7 +111,6 @@ class ScriptedCoordinator:
         return self._correlation_id
 
     def _send(self, frame: bytes) -> None:
-        assert self.connection is not None
         self.connection.sendall(frame)
 
     def _call(self, frame: bytes) -> wire.ConsumerResponse:
@@ -132,11 +131,9 @@ class ScriptedCoordinator:
         return self._exactly(int.from_bytes(self._exactly(4), "big"))
 
     def _exactly(self, size: int) -> bytes:
-        assert self.connection is not None
         data = b""
         while len(data) < size:
-            more = self.connection.recv(size - len(data))
-            if not more:
+            if not (more := self.connection.recv(size - len(data))):
                 raise ConnectionResetError("the consumer has closed the connection")
             data += more
         return data
@@ -175,12 +172,14 @@ def consumer_of(coordinator: ScriptedCoordinator, cluster: ClusterState, **argum
     )
 
 
-def begin(consumer: CoordinatedConsumer, coordinator: ScriptedCoordinator, topic: str) -> MessageStream:
-    """Register the consumer, and start it at the first message of partition 0; its stream."""
-    (stream,) = consumer.create_message_streams({topic: 1})[topic]
-    coordinator.register()
-    coordinator.start([(topic, 0, 0)])
-    return stream
+def begin(
+    consumer: CoordinatedConsumer, coordinator: ScriptedCoordinator, topic: str, *threads: list[tuple[str, int, int]]
+) -> list[MessageStream]:
+    """Register the consumer with as many streams as threads are assigned; its streams."""
+    streams = consumer.create_message_streams({topic: len(threads)})[topic]
+    assert coordinator.register().topic_count == f'{{"{topic}":{len(threads)}}}'
+    assert coordinator.start(*threads).error_code == 0
+    return streams
 
 
 def take(stream: MessageStream, count: int) -> list[int | None]:
@@ -200,16 +199,16 @@ def shut_down(consumer: CoordinatedConsumer, coordinator: ScriptedCoordinator) -
 
 
 @pytest.mark.promise("consumer.md", "Each partition belongs to one of a consumer's streams, and `shutdown` ends them.")
-def test_two_streams_iterate_and_shutdown_reports_the_last_offsets(
-    cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator
+@pytest.mark.promise("consumer.md", "A full stream does not hold up another one.")
+def test_two_streams_iterate_whatever_one_holds_and_shutdown_reports_the_last_offsets(
+    cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("proxy.client.consumer.streams.MAX_STREAM_MESSAGES", 20)
+    monkeypatch.setattr("proxy.client.consumer.fetching.MAX_BATCH", 5)
     with consumer_of(coordinator, cluster) as consumer:
-        first, second = consumer.create_message_streams({topic: 2})[topic]
-        registered = coordinator.register()
-        assert registered.topic_count == f'{{"{topic}":2}}'
-        assert coordinator.start([(topic, 0, SMALLEST)], [(topic, 1, 40)]).error_code == 0
-        assert take(first, 100) == list(range(100))
+        first, second = begin(consumer, coordinator, topic, [(topic, 0, SMALLEST)], [(topic, 1, 40)])
         assert take(second, 60) == list(range(40, 100))
+        assert take(first, 100) == list(range(100))
         assert shut_down(consumer, coordinator) == {(topic, 0): 100, (topic, 1): 100}
         assert list(first) == list(second) == []
 
@@ -221,9 +220,7 @@ def test_nothing_is_handed_out_after_stop_fetcher(
     cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator
 ) -> None:
     with consumer_of(coordinator, cluster) as consumer:
-        (stream,) = consumer.create_message_streams({topic: 1})[topic]
-        coordinator.register()
-        coordinator.start([(topic, 0, 0), (topic, 1, 0)])
+        (stream,) = begin(consumer, coordinator, topic, [(topic, 0, 0), (topic, 1, 0)])
         taken = [stream.poll(SECONDS) for _ in range(30)]
         stopped = coordinator.stop()
         assert stream.poll(0) is None
@@ -249,7 +246,7 @@ def test_an_application_that_stands_still_leaves_its_group(
     clock = consumer_module.boottime_ms
     monkeypatch.setattr(consumer_module, "boottime_ms", lambda: clock() + passed_ms)
     with consumer_of(coordinator, cluster, max_poll_interval_ms=30_000) as consumer:
-        stream = begin(consumer, coordinator, topic)
+        (stream,) = begin(consumer, coordinator, topic, [(topic, 0, 0)])
         assert take(stream, 10) == list(range(10))
         passed_ms = 30_000
         last = coordinator.ping_until_end()[-1]
@@ -263,29 +260,12 @@ def test_an_offset_out_of_range_is_reset_after_a_reconnect(
     cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator
 ) -> None:
     with consumer_of(coordinator, cluster) as consumer:
-        (stream,) = consumer.create_message_streams({topic: 1})[topic]
-        coordinator.register()
-        coordinator.start([(topic, 0, 5000)])
+        (stream,) = begin(consumer, coordinator, topic, [(topic, 0, 5000)])
         assert coordinator.receives_end()
         coordinator.hang_up()
         coordinator.register()
         coordinator.start([(topic, 0, 5000)])
         assert take(stream, 100) == list(range(100))
-        shut_down(consumer, coordinator)
-
-
-@pytest.mark.promise("consumer.md", "A full stream does not hold up another one.")
-def test_a_full_stream_does_not_hold_up_the_other_one(
-    cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("proxy.client.consumer.streams.MAX_STREAM_MESSAGES", 20)
-    monkeypatch.setattr("proxy.client.consumer.fetching.MAX_BATCH", 5)
-    with consumer_of(coordinator, cluster) as consumer:
-        first, second = consumer.create_message_streams({topic: 2})[topic]
-        coordinator.register()
-        coordinator.start([(topic, 0, 0)], [(topic, 1, 0)])
-        assert take(second, 100) == list(range(100))
-        assert take(first, 100) == list(range(100))
         shut_down(consumer, coordinator)
 
 
@@ -297,6 +277,7 @@ def test_offsets_are_committed_by_the_application_also_while_partitions_are_revo
 ) -> None:
     monkeypatch.setattr("proxy.client.consumer.streams.MAX_STREAM_MESSAGES", 5)  # a stream is full meanwhile
     calls: list[tuple[str, list[tuple[str, int]]]] = []
+    admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
 
     def revoked(partitions: list[tuple[str, int]]) -> None:
         calls.append(("revoked", partitions))
@@ -314,7 +295,7 @@ def test_offsets_are_committed_by_the_application_also_while_partitions_are_revo
         for number in range(0, 90, 30):
             assert take(stream, 30) == list(range(number, number + 30))
             consumer.commit_offsets()
-            assert committed(cluster, group, topic) == number + 30
+            assert committed(admin, group) == {0: number + 30}
         classic = Consumer({"bootstrap.servers": cluster.internal_bootstrap, "group.id": group})
         try:
             joined = threading.Event()
@@ -328,16 +309,8 @@ def test_offsets_are_committed_by_the_application_also_while_partitions_are_revo
         assert take(stream, 1) == [90]
         stopped = coordinator.stop()
         assert (stopped.error_code, stopped.offsets) == (0, None)
-        assert committed(cluster, group, topic) == 91
+        assert committed(admin, group) == {0: 91}
         assert calls == [("assigned", [(topic, 0)]), ("revoked", [(topic, 0)])]
         with pytest.raises(CommitRefused, match="nothing is assigned"):
             consumer.commit_offsets()
         shut_down(consumer, coordinator)
-
-
-def committed(cluster: ClusterState, group: str, topic: str) -> int:
-    """What the broker has for partition 0."""
-    admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
-    asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0)])
-    (found,) = admin.list_consumer_group_offsets([asked])[group].result(30).topic_partitions
-    return int(found.offset)

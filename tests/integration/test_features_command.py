@@ -9,10 +9,8 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pytest
 from confluent_kafka import Producer
@@ -22,21 +20,11 @@ from proxy.cli import main
 from proxy.client import FeaturesClient
 from proxy.config import hmac_keys
 from proxy.core.authentication import Authenticator
-from proxy.core.protected_topics import FEATURES
 from proxy.errors import LocalError
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, COORDINATOR_PROTOCOL, PREFIX, QUOTA_IP, SUPPORTED, LevelRange
-from proxy.features.records import (
-    FEATURES_KEY,
-    FinalizedFeatures,
-    FinalizedRange,
-    ReaderRecord,
-    SupportedRange,
-    encode,
-    reader_key,
-)
+from proxy.features.records import ReaderRecord, SupportedRange, encode, reader_key
 from proxy.fleet import topic_commands
-from proxy.fleet.compacted_topic import CompactedTopic
-from proxy.fleet.topic_spec import FEATURES_TOPIC, TopicSpec
+from proxy.fleet.topic_spec import TopicSpec
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from tests.integration.feature_fleet import wait_until
@@ -84,20 +72,8 @@ def finalized(address: str) -> dict[str, LevelRange]:
         return {name: levels for name, levels in client.describe().finalized.items() if name.startswith(PREFIX)}
 
 
-@pytest.fixture(scope="module")
-def levels(cluster: ClusterState) -> None:
-    """Finalize levels, if there are none: a new fleet would wait for its sidecars for ten seconds."""
-    settings = {"bootstrap.servers": cluster.internal_bootstrap, "client.id": "test"}
-    if FEATURES not in AdminClient(settings).list_topics(timeout=30).topics:
-        CompactedTopic(FEATURES_TOPIC, settings).close(0)
-        record = FinalizedFeatures(1, {name: FinalizedRange(1, found.max) for name, found in SUPPORTED.items()})
-        producer = Producer(settings)
-        producer.produce(FEATURES, key=FEATURES_KEY, value=encode(record), partition=0)
-        assert producer.flush(60) == 0
-
-
 @pytest.fixture
-def address(cluster: ClusterState, levels: None, bare_sidecar: SidecarProcess) -> str:
+def address(cluster: ClusterState, bare_sidecar: SidecarProcess) -> str:
     """A sidecar whose fleet has finalized the highest levels of this release."""
     address = cluster.nodes[0].advertised
     wait_until(lambda: finalized(address))
@@ -196,8 +172,10 @@ def test_levels_are_raised_and_lowered_and_a_refusal_changes_nothing(address: st
 @pytest.mark.promise(
     "features.md", "`downgrade-all` of an old release lowers each feature to what it knows, and deletes the others."
 )
-def test_the_command_of_an_older_release_lowers_all_to_what_it_knows(address: str, cluster: ClusterState) -> None:
-    config = str(cluster.nodes[0].home.parent / "bare-1.yaml")
+def test_the_command_of_an_older_release_lowers_all_to_what_it_knows(
+    address: str, bare_sidecar: SidecarProcess
+) -> None:
+    config = str(bare_sidecar.config)
     code, lines, errors = features("check", "-c", config, release=OLD_RELEASE)
     assert (code, lines) == (3, [])
     assert errors.splitlines() == [
@@ -219,20 +197,7 @@ def test_the_command_of_an_older_release_lowers_all_to_what_it_knows(address: st
         assert said.startswith(f"{config}: ok, this release supports the finalized levels of epoch ")
 
 
-@pytest.fixture
-def registry(cluster: ClusterState, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    """A registry of its own, without sidecars."""
-    name = f"registry-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
-    new = NewTopic(name, 1, 1, config={"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"})
-    admin.create_topics([new])[name].result(30)
-    monkeypatch.setattr(topic_commands, "REGISTRY_TOPIC", TopicSpec(name, hmac_keys.REGISTRY))
-    yield Registry(name, cluster.internal_bootstrap)
-    admin.delete_topics([name])[name].result(30)
-
-
-@dataclass
-class Registry:
+class Registry(NamedTuple):
     topic: str
     bootstrap: str
 
@@ -248,6 +213,17 @@ class Registry:
 
     def last(self, name: str) -> bytes | None:
         return dict(committed(self.bootstrap, self.topic))[reader_key(name)]
+
+
+@pytest.fixture
+def registry(cluster: ClusterState, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """A registry of its own, without sidecars."""
+    made = Registry(f"registry-{uuid.uuid4().hex[:8]}", cluster.internal_bootstrap)
+    admin = AdminClient({"bootstrap.servers": made.bootstrap})
+    new = NewTopic(made.topic, 1, 1, config={"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"})
+    admin.create_topics([new])[made.topic].result(30)
+    monkeypatch.setattr(topic_commands, "REGISTRY_TOPIC", TopicSpec(made.topic, hmac_keys.REGISTRY))
+    return made
 
 
 @pytest.mark.promise(

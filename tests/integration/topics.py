@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from proxy.interceptors.address_rewriter import METADATA
 from proxy.local.state import ClusterState
-from tests.integration.asking import Asker
+from tests.integration.quotas import Asker
 from tests.integration.sidecars import until
 from tests.tools.random_messages import read_all
 
