@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
 
 import msgspec
 
@@ -29,9 +28,8 @@ class ControllerInMemory:
     """Sets what it is asked for, and shows it to the clients of ``handler`` before it answers."""
 
     def __init__(self, handler: ConnectionHandler) -> None:
-        self._handler = handler
-        self._epoch = FIRST_EPOCH
-        self._finalized: Mapping[str, LevelRange] = {name: LevelRange(1, 1) for name in SUPPORTED}
+        self._handler, self._epoch = handler, FIRST_EPOCH
+        self._levels = dict.fromkeys(SUPPORTED, 1)
         handler.on_feature_update(self.update)
         self._show()
 
@@ -39,21 +37,18 @@ class ControllerInMemory:
         """Update all features of ``request``, or none."""
         print(MARK + msgspec.json.encode(request).decode(), flush=True)
         await asyncio.sleep(0.01)
-        changed = dict(self._finalized)
         for one in request.updates:
-            if one.feature not in SUPPORTED or one.level > SUPPORTED[one.feature].max:
+            if one.level > SUPPORTED[one.feature].max:
                 return UpdateResult(INVALID_UPDATE_VERSION, f"{one.feature}: {one.level}")
-            if one.level < 1:
-                del changed[one.feature]
-            else:
-                changed[one.feature] = LevelRange(1, one.level)
         if not request.validate_only:
-            self._finalized, self._epoch = changed, self._epoch + 1
+            self._levels |= {one.feature: one.level for one in request.updates}
+            self._epoch += 1
             self._show()
         return UpdateResult(NONE)
 
     def _show(self) -> None:
-        self._handler.update_features_view(FeaturesView(SUPPORTED, self._finalized, self._epoch))
+        finalized = {name: LevelRange(1, level) for name, level in self._levels.items() if level}
+        self._handler.update_features_view(FeaturesView(SUPPORTED, finalized, self._epoch))
 
 
 def _main(file: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -35,7 +34,6 @@ from proxy.interceptors.update_features import UPDATE_FEATURES, decode_response,
 from proxy.local import cluster, process
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import ClusterState
-from tests.frames import METADATA
 from tests.integration.feature_sidecars import committed
 from tests.integration.quotas import Peer
 from tests.tools.record_ranges import ask_body
@@ -45,7 +43,10 @@ BROKERSIDE = ("-m", "proxy")
 
 
 class FeatureFleet:
-    """The sidecars that were started, by broker id. ``settings``: of their configuration, beside the cluster's own."""
+    """The sidecars that were started, by broker id. ``settings``: of their configuration, beside the cluster's own;
+    None takes one away. ``prefix``: of the names of their configurations and logs."""
+
+    prefix = "sidecar"
 
     def __init__(self, state: ClusterState, settings: Mapping[str, Any]) -> None:
         self.state = state
@@ -53,20 +54,25 @@ class FeatureFleet:
         self.sidecars: dict[int, SidecarProcess] = {}
         self._starts = Counter[int]()
         for node in state.nodes:
-            path = self.folder / f"sidecar-{node.id}.yaml"
-            config = yaml.safe_load(path.read_text())
+            config = yaml.safe_load((self.folder / f"sidecar-{node.id}.yaml").read_text())
             for section, values in settings.items():
-                config[section] = {**config.get(section, {}), **values}
-            path.write_text(yaml.safe_dump(config))
+                config[section] = {**config.get(section, {}), **values} if isinstance(values, Mapping) else values
+            kept = {section: values for section, values in config.items() if values is not None}
+            self.config(node.id).write_text(yaml.safe_dump(kept))
 
-    def spawn(self, broker_id: int, program: Sequence[str] = BROKERSIDE) -> SidecarProcess:
+    def config(self, broker_id: int) -> Path:
+        return self.folder / f"{self.prefix}-{broker_id}.yaml"
+
+    def _log(self, broker_id: int, start: int) -> Path:
+        """Of one start of a sidecar, by its number."""
+        return self.folder / f"{self.prefix}-{broker_id}-{start}.log"
+
+    def spawn(self, broker_id: int, program: Sequence[str] = BROKERSIDE, *options: str) -> SidecarProcess:
         """Start the sidecar before a broker, with a log of its own, and wait for nothing."""
         self._starts[broker_id] += 1
-        config = self.folder / f"sidecar-{broker_id}.yaml"
-        log = self.folder / f"sidecar-{broker_id}-{self._starts[broker_id]}.log"
-        started = process.spawn(
-            [*self.host(f"sidecar-{broker_id}"), sys.executable, *program, "run", "-c", str(config)], log
-        )
+        config, log = self.config(broker_id), self._log(broker_id, self._starts[broker_id])
+        command = [*self.host(f"sidecar-{broker_id}"), sys.executable, *program, "run", *options, "-c", str(config)]
+        started = process.spawn(command, log)
         self.sidecars[broker_id] = SidecarProcess(started, config, log, self.state.node(broker_id).admin)
         return self.sidecars[broker_id]
 
@@ -82,16 +88,17 @@ class FeatureFleet:
     def stop(self, broker_id: int, *, kill: bool = False) -> None:
         process.stop([self.sidecars[broker_id].process], 20, kill=kill)
 
-    def wait_for_end(self, broker_id: int) -> None:
-        wait_until(lambda: not self.sidecars[broker_id].process.alive())
-
     def address(self, broker_id: int) -> str:
         return self.state.node(broker_id).advertised
 
-    def status(self, broker_id: int, timeout: float = 20) -> dict[str, Any]:
-        """``GET /features`` of a sidecar. Raises OSError."""
-        found: dict[str, Any] = json.loads(get(f"http://{self.sidecars[broker_id].admin}/features", timeout)[1])
+    def ask(self, broker_id: int, path: str, *, post: bool = False, timeout: float = 20) -> dict[str, Any]:
+        """What the admin endpoint of a sidecar answers. Raises OSError."""
+        url = f"http://{self.sidecars[broker_id].admin}{path}"
+        found: dict[str, Any] = json.loads(get(url, timeout, b"" if post else None)[1] or "{}")
         return found
+
+    def status(self, broker_id: int, timeout: float = 20) -> dict[str, Any]:
+        return self.ask(broker_id, "/features", timeout=timeout)
 
     def readiness(self, broker_id: int) -> tuple[int, str]:
         try:
@@ -155,10 +162,24 @@ class FeatureFleet:
 
     def log_events(self, broker_id: int, event: str, start: int = 0) -> list[dict[str, Any]]:
         """Lines of the log of one start of a sidecar with this event. ``start``: its number, by default the last."""
-        number = start or self._starts[broker_id]
-        lines = (self.folder / f"sidecar-{broker_id}-{number}.log").read_text().splitlines()
+        lines = self._log(broker_id, start or self._starts[broker_id]).read_text().splitlines()
         found = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
         return [one for one in found if one.get("event") == event]
+
+    def logged(self, event: str, **fields: object) -> list[dict[str, Any]]:
+        """Lines of all logs of all sidecars with this event and these fields, with the sidecar's ``broker_id``."""
+        found = [
+            {**one, "broker_id": broker_id}
+            for broker_id, starts in self._starts.items()
+            for start in range(1, starts + 1)
+            for one in self.log_events(broker_id, event, start)
+        ]
+        return [one for one in found if one | fields == one]
+
+    def check_logs(self) -> None:
+        for broker_id, starts in self._starts.items():
+            for text in [self._log(broker_id, start).read_text() for start in range(1, starts + 1)]:
+                assert not [one for one in text.splitlines() if "Traceback" in one or '"level":"error"' in one], text
 
 
 @contextmanager
@@ -173,40 +194,6 @@ def feature_fleet(folder: Path, **settings: Mapping[str, Any]) -> Iterator[Featu
         cluster.discard(folder)
 
 
-class Load:
-    """1,000 requests per second to one address, on a new connection for each hundred, from when somebody listens."""
-
-    def __init__(self, address: str) -> None:
-        self.answered = 0
-        self.errors: list[str] = []
-        self._address = address
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._end.is_set():
-            try:
-                self._ask_hundred()
-            except OSError as error:
-                if self.answered:
-                    self.errors.append(repr(error))
-                time.sleep(0.01)
-
-    def _ask_hundred(self) -> None:
-        with Peer(self._address) as peer:
-            for _ in range(10):
-                self.answered += len(peer.ask_all([(METADATA, 1, bytes(4))] * 10))
-                time.sleep(0.01)
-
-
 def check_records(records: Sequence[tuple[bytes, Any]]) -> None:
     """Epochs have neither a gap nor a repetition, each update has one outcome, and one controller writes at a time."""
     before = FinalizedFeatures(0, {}) if any(key == FEATURES_KEY for key, _ in records) else None
@@ -219,7 +206,6 @@ def check_records(records: Sequence[tuple[bytes, Any]]) -> None:
         elif isinstance(record, UpdateOutcome):
             outcomes[key] += 1
         elif isinstance(record, FinalizedFeatures):
-            assert before is not None
             assert record.epoch == before.epoch + (record.features != before.features), records
             assert record.controller == controller, records
             before = record
@@ -227,10 +213,10 @@ def check_records(records: Sequence[tuple[bytes, Any]]) -> None:
     assert outcomes == Counter(asked), records
 
 
-def get(url: str, timeout: float) -> tuple[int, str]:
+def get(url: str, timeout: float, data: bytes | None = None) -> tuple[int, str]:
     """Status and body of a page. A request of this process that was late, as after a pause, is made again."""
     for _ in range(5):
-        with contextlib.suppress(ConnectionResetError), urllib.request.urlopen(url, timeout=timeout) as response:
+        with contextlib.suppress(ConnectionResetError), urllib.request.urlopen(url, data, timeout) as response:
             return response.status, response.read().decode()
     raise ConnectionResetError(url)
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 from confluent_kafka import (
@@ -53,7 +53,6 @@ class FeatureSidecar:
         self.views: list[FeaturesView] = []
         self.problems: list[str | None] = []
         self.audit: AuditLevels | None = None
-        self.asked = 0  # how often for what the audit does
         self._listener: socket.socket | None = None
         self.fleet = FleetPoller(self.config, self._on_fleet_view, lambda problem: None)
         self.features = FeaturePoller(
@@ -75,7 +74,6 @@ class FeatureSidecar:
         self.views.append(view)
 
     async def _audit_levels(self) -> AuditLevels:
-        self.asked += 1
         return self.audit or AuditLevels()
 
     @property
@@ -125,12 +123,6 @@ async def running(*sidecars: FeatureSidecar) -> AsyncIterator[None]:
         await asyncio.gather(*(one.stop() for one in sidecars))
 
 
-async def until(fits: Callable[[], Any], seconds: float = 60) -> None:
-    async with asyncio.timeout(seconds):
-        while not fits():  # noqa: ASYNC110 - nothing reports it
-            await asyncio.sleep(0.05)
-
-
 def delete_topics(admin: AdminClient, *names: str) -> None:
     """Delete those of the topics that there are, and wait until the broker knows of none: it learns of that later."""
     there = admin.list_topics(timeout=60).topics.keys() & {*names}
@@ -164,19 +156,21 @@ def committed(bootstrap: str, topic: str = FEATURES) -> list[tuple[bytes, bytes 
 def committed_messages(bootstrap: str, topic: str = FEATURES) -> list[Message]:
     """The same with all that a consumer gets of them."""
     await_ends_of_transactions(bootstrap, TopicPartition(topic, 0))
+    return read_to_end(bootstrap, topic)
+
+
+def read_to_end(bootstrap: str, topic: str) -> list[Message]:
+    """The committed records of a topic that are there for readers, in the order of each partition."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "test", "isolation.level": "read_committed"}
-    consumer = Consumer({**settings, "enable.partition.eof": True, "enable.auto.commit": False})
-    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     found: list[Message] = []
-    try:
-        while True:
-            message = consumer.poll(60)
-            assert message is not None, f"{topic} has no end"
-            error = message.error()
-            if error is None:
-                found.append(message)
-            else:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                return found
-    finally:
-        consumer.close()
+    with closing(Consumer({**settings, "enable.partition.eof": True, "enable.auto.commit": False})) as consumer:
+        left = set(consumer.list_topics(topic, timeout=60).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in left])
+        while left:
+            for message in consumer.consume(1000, 1.0):
+                if (error := message.error()) is None:
+                    found.append(message)
+                else:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    left.discard(message.partition() or 0)
+    return found

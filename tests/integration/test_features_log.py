@@ -36,10 +36,7 @@ from proxy.features.records import (
 )
 from proxy.features.updates import ENDING, FEATURE_UPDATE_FAILED, INVALID_UPDATE_VERSION, NONE
 from proxy.fleet.applied_epoch import AuditLevels
-from proxy.fleet.compacted_topic import CompactedTopic
 from proxy.fleet.feature_poller import NOT_LOADED
-from proxy.fleet.topic_client import TopicError
-from proxy.fleet.topic_spec import TopicSpec
 from proxy.local import broker, process
 from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
@@ -47,7 +44,8 @@ from proxy.local.state import ClusterState
 from tests.brokers import Acl, SharedBroker
 from tests.integration import sidecars
 from tests.integration.feature_fleet import wait_until
-from tests.integration.feature_sidecars import FeatureSidecar, committed, delete_topics, running, until
+from tests.integration.feature_sidecars import FeatureSidecar, committed, delete_topics, running
+from tests.integration.sidecars import until_async
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
@@ -58,9 +56,9 @@ OLD = {**SUPPORTED, AUDIT_EVENT_SCHEMA: LevelRange(1, 1)}
 def clean(cluster: ClusterState) -> Iterator[ClusterState]:
     """A cluster without the sidecars' topics."""
     admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
-    delete_topics(admin, FEATURES, REGISTRY, "other")
+    delete_topics(admin, FEATURES, REGISTRY)
     yield cluster
-    delete_topics(admin, FEATURES, REGISTRY, "other")
+    delete_topics(admin, FEATURES, REGISTRY)
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +94,7 @@ def write(state: ClusterState, key: bytes, value: bytes | None, topic: str = FEA
 async def test_a_new_fleet_finalizes_the_levels_that_all_support(clean: ClusterState) -> None:
     sidecar = FeatureSidecar(clean.nodes[0])
     async with running(sidecar):
-        await until(lambda: sidecar.features.status().applied_epoch == 1)
+        await until_async(lambda: sidecar.features.status().applied_epoch == 1)
         assert sidecar.level == {name: levels.max for name, levels in SUPPORTED.items()}
         assert sidecar.views[0].finalized == {}
         assert sidecar.views[-1].finalized == {name: LevelRange(1, levels.max) for name, levels in SUPPORTED.items()}
@@ -126,7 +124,7 @@ async def test_a_new_fleet_finalizes_the_levels_that_all_support(clean: ClusterS
 async def test_updates_are_in_force_when_they_are_answered(clean: ClusterState) -> None:
     sidecar = FeatureSidecar(clean.nodes[0])
     async with running(sidecar):
-        await until(lambda: sidecar.state == "serving")
+        await until_async(lambda: sidecar.state == "serving")
         lowered = await sidecar.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE)
         assert (lowered.error_code, sidecar.level[AUDIT_EVENT_SCHEMA]) == (NONE, 1)
         assert (await sidecar.update(AUDIT_EVENT_SCHEMA, 2, dry_run=True)).error_code == NONE
@@ -160,27 +158,25 @@ async def test_a_successor_registers_once_its_predecessor_does_not_and_applies_l
 ) -> None:
     draining, successor = FeatureSidecar(clean.nodes[0]), FeatureSidecar(clean.nodes[0], inherits=True)
     async with running(draining):
-        await until(lambda: draining.state == "serving" and draining.features.status().applied_epoch == 1)
+        await until_async(lambda: draining.state == "serving" and draining.features.status().applied_epoch == 1)
         async with running(old := FeatureSidecar(clean.nodes[0], OLD, inherits=True)):
-            await until(lambda: "1 to 1 are supported, finalized are 1 to 2" in str(old.problems[-1:]))
+            await until_async(lambda: "1 to 1 are supported, finalized are 1 to 2" in str(old.problems[-1:]))
         async with running(successor):
-            await until(lambda: successor.problems[-1:] == [None])  # it fits, as far as it has read the levels
+            await until_async(lambda: successor.problems[-1:] == [None])  # it fits, as far as it has read the levels
             await asyncio.sleep(4)  # longer than from one record to the next
             assert not successor.features.status().loaded
             assert {one["boot_id"] for one in registered(clean)} == {draining.fleet.boot_id}
-
             draining.audit = AuditLevels({2: 1}, {2: 7})
             await draining.hand_over(successor)
             assert (await draining.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE)) == ENDING
-            await until(lambda: successor.state == "serving")
+            await until_async(lambda: successor.state == "serving")
             draining.audit = AuditLevels({1: 1}, {2: 7})
             late = await successor.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE, timeout_ms=6000)
             assert (late.message or "").endswith("not applied yet by sidecar 1 (7 events of a higher level to deliver)")
             assert draining.views[-1].levels[AUDIT_EVENT_SCHEMA] == 1
             assert draining.state == "away"
             draining.audit = None
-            await until(lambda: successor.features.status().applied_epoch == 2)
-
+            await until_async(lambda: successor.features.status().applied_epoch == 2)
             draining.audit = AuditLevels({2: 1}, {2: 7})  # the last events, which its disk keeps
             assert (await successor.update(AUDIT_EVENT_SCHEMA, 2)).error_code == NONE
             successor.audit = AuditLevels({1: 1}, {2: 0}, time.monotonic())
@@ -189,10 +185,10 @@ async def test_a_successor_registers_once_its_predecessor_does_not_and_applies_l
             late = await successor.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE, timeout_ms=6000)
             assert late.error_code == FEATURE_UPDATE_FAILED, "nobody has searched the disk since"
             successor.audit = AuditLevels({1: 1}, {2: 7}, time.monotonic())
-            await until(lambda: successor.features.status().undelivered_above == 7)
+            await until_async(lambda: successor.features.status().undelivered_above == 7)
             assert successor.features.status().applied_epoch == 3
             successor.audit = AuditLevels({1: 1}, {2: 0}, time.monotonic())
-            await until(lambda: successor.features.status().applied_epoch == 4)
+            await until_async(lambda: successor.features.status().applied_epoch == 4)
     boots = [one["boot_id"] for one in registered(clean)]
     first = boots.count(draining.fleet.boot_id)
     assert boots == first * [draining.fleet.boot_id] + (len(boots) - first) * [successor.fleet.boot_id]
@@ -204,16 +200,16 @@ async def test_a_successor_registers_once_its_predecessor_does_not_and_applies_l
 )
 async def test_a_sidecar_that_does_not_fit_is_not_ready_and_one_that_was_says_so(clean: ClusterState) -> None:
     async with running(new := FeatureSidecar(clean.nodes[0])):
-        await until(lambda: new.features.status().applied_epoch == 1)
+        await until_async(lambda: new.features.status().applied_epoch == 1)
     with capture_logs() as logs:
         async with running(old := FeatureSidecar(clean.nodes[0], OLD)):
-            await until(lambda: old.features.status().loaded)
+            await until_async(lambda: old.features.status().loaded)
             assert old.problems[-1] == (
                 f"feature {AUDIT_EVENT_SCHEMA}: 1 to 1 are supported, finalized are 1 to 2; run a release that "
                 "supports them, or lower them first: brokerside features downgrade"
             )
             assert old.level[AUDIT_EVENT_SCHEMA] == 1
-            await until(lambda: old.state == "serving")
+            await until_async(lambda: old.state == "serving")
             assert (await old.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE)).error_code == NONE
             assert old.problems[-1] is None
     assert [one["feature"] for one in logs if one["event"] == "features_incompatible"] == [AUDIT_EVENT_SCHEMA]
@@ -226,11 +222,11 @@ async def test_a_sidecar_that_does_not_fit_is_not_ready_and_one_that_was_says_so
 async def test_levels_stay_while_the_topic_is_away_and_are_written_again(clean: ClusterState) -> None:
     with capture_logs() as logs:
         async with running(sidecar := FeatureSidecar(clean.nodes[0])):
-            await until(lambda: sidecar.state == "serving")
+            await until_async(lambda: sidecar.state == "serving")
             assert (await sidecar.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE)).error_code == NONE
             admin = AdminClient({"bootstrap.servers": clean.internal_bootstrap})
             admin.delete_topics([FEATURES])[FEATURES].result(30)
-            await until(lambda: sidecar.features.status().applied_epoch == 3)
+            await until_async(lambda: sidecar.features.status().applied_epoch == 3)
             assert {view.levels[AUDIT_EVENT_SCHEMA] for view in sidecar.views if view.epoch >= 2} == {1}
             assert (await sidecar.update(AUDIT_EVENT_SCHEMA, 2)).error_code == NONE
     assert [one.epoch for one in finalized(clean)][-1] == 4
@@ -246,7 +242,7 @@ async def test_a_record_that_cannot_be_read_changes_nothing_and_is_logged_once_f
 ) -> None:
     with capture_logs() as logs:
         async with running(sidecar := FeatureSidecar(clean.nodes[0])):
-            await until(lambda: sidecar.features.status().applied_epoch == 1)
+            await until_async(lambda: sidecar.features.status().applied_epoch == 1)
             first = next(value for key, value in committed(clean.internal_bootstrap) if key == FEATURES_KEY and value)
             large = encode(FinalizedFeatures(9, {})) + 300_000 * b" "
             for value, reason in (
@@ -258,7 +254,7 @@ async def test_a_record_that_cannot_be_read_changes_nothing_and_is_logged_once_f
                 ignored = sidecar.features._controller.topic.ignored
                 count = ignored[reason]
                 write(clean, FEATURES_KEY, value)
-                await until(lambda now=(ignored, reason, count + 1): now[0][now[1]] == now[2])  # type: ignore[misc]
+                await until_async(lambda now=(ignored, reason, count + 1): now[0][now[1]] == now[2])  # type: ignore[misc]
                 assert sidecar.level[AUDIT_EVENT_SCHEMA] == 2, value
             assert sidecar.views[-1].epoch >= 1
     reasons = [one["reason"] for one in logs if one["event"] == "features_record_ignored"]
@@ -272,48 +268,16 @@ async def test_records_that_nobody_has_signed_are_ignored(clean: ClusterState) -
     of_registry = Authenticator(REGISTRY_LABEL, read_keys(keys)).header(FEATURES_KEY, forged)
     with capture_logs() as logs:
         async with running(sidecar := FeatureSidecar(clean.nodes[0], registry={"hmac.keys.file": Secret(keys)})):
-            await until(lambda: sidecar.state == "serving")
+            await until_async(lambda: sidecar.state == "serving")
             producer = Producer({"bootstrap.servers": clean.internal_bootstrap})
             for headers in ([], [of_registry]):
                 producer.produce(FEATURES, key=FEATURES_KEY, value=forged, partition=0, headers=headers)
             assert producer.flush(60) == 0
-            await until(lambda: len([one for one in logs if one["event"] == "features_record_ignored"]) >= 2)
+            await until_async(lambda: len([one for one in logs if one["event"] == "features_record_ignored"]) >= 2)
             assert sidecar.views[-1].epoch < 900
             assert sidecar.level[AUDIT_EVENT_SCHEMA] == 2
     reasons = {one["reason"] for one in logs if one["event"] == "features_record_ignored"}
     assert reasons == {"unsigned", "bad_signature"}
-
-
-def test_what_cannot_be_written_is_reported_and_a_producer_that_has_failed_for_good_is_an_error(
-    clean: ClusterState,
-) -> None:
-    """A fatal error, as of an operator's ``enable.idempotence``; here another transactional producer causes it."""
-    settings = {"bootstrap.servers": clean.internal_bootstrap, "client.id": "test"}
-    topic = CompactedTopic(TopicSpec("other", "other"), settings)
-    outcomes: list[str | None] = []
-    topic.write(b"large", bytes(2_000_000), outcomes.append)
-    assert outcomes == ["Unable to produce message: Broker: Message size too large"]
-    topic.write(b"key", b"value", outcomes.append)
-    topic.close(60)
-    assert outcomes[1:] == [None]
-    assert committed(clean.internal_bootstrap, "other") == [(b"key", b"value")]
-    topic = CompactedTopic(TopicSpec("other", "other"), {**settings, "transactional.id": "test"})
-    topic._producer.init_transactions(60)
-    topic._producer.begin_transaction()
-    Producer({"bootstrap.servers": clean.internal_bootstrap, "transactional.id": "test"}).init_transactions(60)
-    outcomes.clear()
-    deadline = time.monotonic() + 60
-
-    def write_on() -> None:
-        while time.monotonic() < deadline:
-            topic.write(b"key", b"value", outcomes.append)
-            time.sleep(0.05)
-
-    with pytest.raises(TopicError, match=r"^other: .*fenced"):
-        write_on()
-    topic.close(0)
-    assert outcomes
-    assert None not in outcomes
 
 
 # ---- whole sidecars --------------------------------------------------------------------------------------------------
@@ -363,7 +327,6 @@ def test_a_successor_takes_over_and_nobody_says_that_the_sidecar_stops(clean: Cl
         wait_until(lambda: not failing.alive())
         assert "not ready to take over" in (tmp_path / "failing.log").read_text()
         assert len({one["boot_id"] for one in registered(clean)}) == 1, "it has written nothing"
-
         second = SidecarProcess(process.spawn([*command, str(config)], log), config, log, node.admin)
         started.append(second.process)
         wait_until(lambda: not first.process.alive() and '"took_over"' in log.read_text())
@@ -428,7 +391,7 @@ async def test_a_right_that_is_revoked_changes_no_level(site: SharedBroker, sett
     ):
         with capture_logs() as logs:
             async with running(sidecar := FeatureSidecar(site.node, **settings)):
-                await until(lambda sidecar=sidecar: sidecar.state == "serving")
+                await until_async(lambda sidecar=sidecar: sidecar.state == "serving")
                 level = sidecar.level[AUDIT_EVENT_SCHEMA]
                 wanted = (1, SAFE_DOWNGRADE) if level == 2 else (2,)
                 await asyncio.to_thread(site.revoke, acl)
@@ -438,7 +401,7 @@ async def test_a_right_that_is_revoked_changes_no_level(site: SharedBroker, sett
                 assert sidecar.problems[-1] is None, logged
                 await asyncio.to_thread(site.allow, acl)
                 for _ in range(30):  # until the sidecar has found out that it has the right again
-                    await until(lambda sidecar=sidecar: sidecar.state == "serving")
+                    await until_async(lambda sidecar=sidecar: sidecar.state == "serving")
                     if (await sidecar.update(AUDIT_EVENT_SCHEMA, *wanted)).error_code == NONE:
                         break
                 assert sidecar.level[AUDIT_EVENT_SCHEMA] == wanted[0], logged
@@ -457,20 +420,20 @@ async def test_a_sidecar_that_cannot_read_the_levels_is_ready_and_uses_level_1(
 ) -> None:
     """However long it takes. Whoever asks for an update learns that it does not follow."""
     async with running(first := FeatureSidecar(site.node, **settings)):
-        await until(lambda: first.state == "serving")
+        await until_async(lambda: first.state == "serving")
         await first.update(AUDIT_EVENT_SCHEMA, 2)
         assert first.level[AUDIT_EVENT_SCHEMA] == 2
     site.allow(may(AclOperation.READ, name=REGISTRY))
     site.revoke(READ)
     async with running(sidecar := FeatureSidecar(site.node, **settings)):
-        await until(lambda: sidecar.problems == [NOT_LOADED, None])
-        await until(lambda: any(one.running for one in sidecar.features.status().participants))
+        await until_async(lambda: sidecar.problems == [NOT_LOADED, None])
+        await until_async(lambda: any(one.running for one in sidecar.features.status().participants))
         await asyncio.sleep(3)
         found = sidecar.features.status()
         assert (found.loaded, found.epoch, found.applied_epoch) == (False, -1, -1)
         assert found.participants[0].applied_epoch == -1
         assert {view.levels[AUDIT_EVENT_SCHEMA] for view in sidecar.views} == {1}
         await asyncio.to_thread(site.allow, READ)
-        await until(lambda: sidecar.level[AUDIT_EVENT_SCHEMA] == 2)
-        await until(lambda: sidecar.features.status().applied_epoch == sidecar.features.status().epoch)
+        await until_async(lambda: sidecar.level[AUDIT_EVENT_SCHEMA] == 2)
+        await until_async(lambda: sidecar.features.status().applied_epoch == sidecar.features.status().epoch)
         assert sidecar.problems == [NOT_LOADED, None]

