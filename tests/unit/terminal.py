@@ -22,17 +22,13 @@ class Done:
 
 
 class Terminal:
-    """Runs commands. ``is_one``: whether their output is a terminal's."""
-
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.patch = patch
-        self.is_one = False
 
     def __call__(self, *arguments: str) -> Done:
         raw, err = io.BytesIO(), io.StringIO()
         out = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
         with self.patch.context() as patch:
-            patch.setattr(out, "isatty", lambda: self.is_one)
             patch.setattr(sys, "stdout", out)
             patch.setattr(sys, "stderr", err)
             patch.setattr(sys, "argv", ["brokerside", *arguments])

@@ -175,35 +175,6 @@ def test_passwords_are_given_in_a_file_and_never_shown(
         assert "hunter2" not in done.err
 
 
-def test_wrong_usage_is_named(brokerside: Terminal, root: str, tmp_path: Path) -> None:
-    for arguments, message in (
-        ("jobs run traffic", "unrecognized arguments: traffic"),
-        ("jobs run --conf a", "'a': allowed is KEY=VALUE"),
-        ("jobs backfill --reader a", "unrecognized arguments: --reader a"),
-        ("jobs run --only a,,b", "'a,,b': allowed are names, comma-separated"),
-        ("jobs backfill --from 1.9.2026", "'1.9.2026': allowed is a day as 2026-09-22"),
-        ("jobs check", "the following arguments are required: PATH"),
-        ("query", "one of the arguments SQL --ask --list is required"),
-        ("query SELECT --ask errors", "not allowed with argument"),
-        ("query SELECT --since 2026-09-22", "--since is only for saved queries: --ask NAME"),
-        ("query --ask errors --limit 0", "'0': allowed is a number of at least 1"),
-        ("query --ask stale-sidecars --at noon", "'noon': allowed is an instant"),
-        ("export prometheus", "the following arguments are required: --definitions"),
-    ):
-        done = brokerside(*arguments.split())
-        assert (done.code, message in done.err) == (2, True), (arguments, done.err)
-    days = ("--tables", root, "--since", "2026-09-23", "--until", "2026-09-22")
-    report = ("report", "--out", str(tmp_path / "x.html"))
-    for what in (("query", "--ask", "churn"), report, ("export", "focus"), ("export", "opencost")):
-        done = brokerside(*what, *days)
-        assert (done.code, done.out) == (1, ""), what
-        assert "the first day, 2026-09-23, is after the last one, 2026-09-22" in done.err
-    brokerside.is_one = True
-    done = brokerside("query", "SELECT 1", "--tables", root, "-o", "parquet")
-    assert (done.code, done.raw) == (2, b"")
-    assert "parquet cannot be written to a terminal; give --out FILE, or use a pipe" in done.err
-
-
 @pytest.mark.promise("cost.md", "jobs check says what is charged from when, what is not, and each mistake.")
 def test_check_says_what_is_declared_and_what_is_not(brokerside: Terminal, tmp_path: Path) -> None:
     file = tmp_path / "all.yaml"

@@ -111,20 +111,15 @@ log.level: loud
 WRONG_LINES = [
     ("broker.id: -1", "broker.id: -1 is out of range"),
     ("broker.id: true", "broker.id: true is not a whole number"),
-    ("broker.id: 1.0", "broker.id: 1.0 is not a whole number"),
     ('broker.id: "1"', "broker.id: '1' is not a whole number"),
-    ("broker.id:", "broker.id: nothing is not a whole number"),
     ("broker.id: 0x" + "f" * 5000, "broker.id: a huge number is out of range"),
     ("socket.listen.backlog.size: 0", "backlog.size: 0 is out of range (allowed: 1–65535 connections)"),
     ("audit: {spool.path: spool}", "'spool' is not an absolute path (allowed: the absolute path of a folder)"),
     ("audit: {spool.max.bytes: 1000}", "1000 is out of range (allowed: 16777216–1125899906842624 bytes)"),
     ("audit: {mode: rolled}", "audit.mode: 'rolled' is not known (allowed: event or rollup)"),
     ("drain.timeout.ms: 600001", "drain.timeout.ms: 600001 is out of range (allowed: 0–600000 ms)"),
-    ("audit: 1", "audit: 1 is not a mapping"),
     ("audit: {topic: 12}", "audit.topic: 12 is not text"),
     ("audit: {topic: a/b}", "audit.topic: 'a/b' is not a topic's name"),
-    ("audit: {topic: ..}", "audit.topic: '..' is not a topic's name"),
-    ("audit: {exclude.topics: a}", "audit.exclude.topics: 'a' is not a list"),
     ("audit: {exclude.topics: [a, a b]}", "audit.exclude.topics[1]: 'a b' is not a topic's name"),
     ("audit: {exclude.principals: [alice]}", "audit.exclude.principals[0]: 'alice' is not a principal"),
     ("audit: {producer: zstd}", "audit.producer: the value is not a mapping"),
@@ -135,17 +130,13 @@ WRONG_LINES = [
     ("observer.class.names: a.b", "observer.class.names[0]: 'a.b' is not package.module:Class"),
     ("observer.class.names: [a:B, a:B]", "observer.class.names[1]: 'a:B' is named twice"),
     ("audit.topic: x", "audit.topic: unknown key (write topic under audit)"),
-    ("internal.sasl.username: x", "internal.sasl.username: unknown key (write sasl.username under internal)"),
     ("threads: 4", "threads: unknown key (allowed: admin, audit, broker.id,"),
     ("workers: 0", "workers: 0 is out of range (allowed: 1–64 processes)"),
-    ("workers: 65", "workers: 65 is out of range (allowed: 1–64 processes)"),
     ("connection.setup.timeout.ms: 0", "0 is out of range (allowed: 100–3600000 ms)"),
     ("log.level: !!python/name:os.system x", "log.level: is a value that YAML cannot read"),
     ("[a, b]: c", "holds a key that is not text"),
     # Text is what UTF-8 has.
     ('tag.rack: "a\\ud800"', "holds a character that UTF-8 does not have (allowed: "),
-    ('broker.version: "4.3\\udfff"', "holds a character that UTF-8 does not have (allowed: "),
-    ('internal: {client.id: "\\ud800"}', "holds a character that UTF-8 does not have (allowed: "),
 ]
 """A line after those of ``MINIMAL``, or in the place of its first one, and a part of what is said."""
 
@@ -182,7 +173,6 @@ def test_mistakes_of_the_file_itself_are_named_and_located(problems, tmp_path):
     bomb = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
     no_mapping = "is not a mapping of keys to values (allowed: lines such as broker.id: 1)"
     deep = "is nested too deeply, or holds an alias of itself"
-    missing = f"is missing {ENDPOINT} at line 2, column 13"
     for text, expected in (
         (
             "{}",
@@ -192,32 +182,19 @@ def test_mistakes_of_the_file_itself_are_named_and_located(problems, tmp_path):
             ],
         ),
         (
-            "broker.id: 1\nlisteners: [{}]",
-            [
-                "listeners[0].name: is missing (allowed: one or more of A-Z a-z 0-9 _ . -) at line 2, column 13",
-                f"listeners[0].bind: {missing}",
-                f"listeners[0].upstream: {missing}",
-            ],
-        ),
-        (
             MINIMAL + "admin: {bind: 'a:1'}\nbroker.id: 2\n",
             ["broker.id: is given twice (allowed: once) at lines 1 and 5"],
         ),
         (MINIMAL + "---\nbroker.id: 2\n", ["holds a second YAML document at line 4, column 1 (allowed: one)"]),
         ("just text", [no_mapping]),
-        ("- a list", [no_mapping]),
         (bomb, ["holds more than 10000 values, aliases expanded"]),
         ("a: &a [*a]", [deep]),
-        ("[" * 5000, [deep]),
     ):
         assert problems(text) == expected, text[:80]
-    assert "listeners: the value is empty" in problems("broker.id: 1\nlisteners: []")[0]
     (problem,) = problems(MINIMAL + "audit: [\n")
     assert re.fullmatch(r"is not YAML: .* at line 5, column 1", problem)
     with pytest.raises(ConfigError, match=r"absent\.yaml: 1 problem\(s\)\n  cannot be read: No such file or directory"):
         load(tmp_path / "absent.yaml", {})
-    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
-        load(tmp_path, {})
     (tmp_path / "latin").write_bytes(b"a: \xe9")
     with pytest.raises(ConfigError, match="is not text in UTF-8: byte 3"):
         load(tmp_path / "latin", {})
@@ -562,11 +539,8 @@ def test_all_keys_are_read_and_nothing_is_coordinated_by_default(loaded, problem
 
 WRONG_OF_COORDINATOR = [
     ("partitions: 129", "partitions: 129 is out of range (allowed: 1–128 partitions)"),
-    ("min.session.timeout.ms: 1999", "min.session.timeout.ms: 1999 is out of range (allowed: 2000–600000 ms)"),
-    ("rebalance.backoff.ms: 60001", "rebalance.backoff.ms: 60001 is out of range (allowed: 0–60000 ms)"),
     ("rebalance.delay.ms: '1'", "rebalance.delay.ms: '1' is not a whole number (allowed: 0–10000 ms)"),
     ("enabled: 1", "enabled: 1 is not true or false (allowed: true or false)"),
-    ("min.session.timeout: 1", "min.session.timeout: unknown key (did you mean min.session.timeout.ms?)"),
     ("groups: {g: {rebalance.enabled: 0}}", "groups.g.rebalance.enabled: 0 is not true or false (allowed: true"),
     (
         "groups: {'': {}}",

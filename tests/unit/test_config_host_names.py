@@ -25,7 +25,7 @@ quotas:
 
 
 class NameService:
-    """Answers in place of the machine's. A name in ``hanging`` is not answered before ``end``."""
+    """Answers in place of the machine's."""
 
     def __init__(self) -> None:
         self.addresses = {
@@ -33,16 +33,12 @@ class NameService:
             "v6.example": ["2001:DB8:0::9"],
             "other.example": ["10.0.0.9"],
         }
-        self.hanging: set[str] = set()
-        self.end = threading.Event()
         self.asked: list[str] = []
         self.threads: set[threading.Thread] = set()
 
     def __call__(self, host, port, family=0, type=0, proto=0, flags=0):
         self.asked.append(host)
         self.threads.add(threading.current_thread())
-        if host in self.hanging:
-            self.end.wait()
         if host not in self.addresses:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return [(socket.AF_INET, type, 6, "", (address, 0)) for address in self.addresses[host]]
@@ -52,8 +48,7 @@ class NameService:
 def names(monkeypatch):
     names = NameService()
     monkeypatch.setattr(host_names.socket, "getaddrinfo", names)
-    yield names
-    names.end.set()
+    return names
 
 
 @pytest.fixture
@@ -90,23 +85,6 @@ def test_a_name_stands_for_its_first_address_ipv4_before_ipv6(names, path):
     names.addresses = {f"host-{number}.example": [f"10.0.1.{number}"] for number in range(200)}
     assert len(overrides(path, ",".join(f"{name}:1" for name in names.addresses))) == 200
     assert len(names.threads) <= host_names.CONCURRENT_LOOKUPS
-
-
-def test_names_without_one_address_of_their_own_are_mistakes(names, path, monkeypatch):
-    allowed = "address:connections or host name:connections, several separated by commas, each connections 0–2147483647"
-    text = "gone.example:5,gateway.example:1"
-    reason = "names 'gone.example', which has no address: Name or service not known"
-    assert problems(path, text) == [f"{KEY}: '{text}' {reason} (allowed: {allowed}) at line 5, column 3"]
-
-    found = problems(path, "b.example:1,a.example:2")
-    assert ["a.example" in found[0], "b.example" in found[1]] == [True, True]
-    (only,) = problems(path, "gateway.example:1,10.0.0.7:2")
-    assert "names 10.0.0.7 twice" in only
-
-    monkeypatch.setattr(host_names, "LOOKUP_TIMEOUT", 0.4)
-    names.hanging = {"gateway.example"}
-    (only,) = problems(path, "gateway.example:1")
-    assert "names 'gateway.example', which has no address: no answer within 0 s" in only
 
 
 @pytest.mark.promise("config/quotas.md", "A reload looks host names up again, and the event loop never does.")

@@ -21,14 +21,6 @@ from tests.integration.journals import (
 SOURCE = "t", 0, 1
 
 
-def one(offset: int, before: int, after: int = 0) -> HandedOut:
-    return HandedOut(SOURCE, offset, before, after or before + 1)
-
-
-def journal(name: str, *messages: HandedOut, assigned: tuple[int, ...] = ()) -> Journal:
-    return Journal(name, messages, [Change(at, "t", 1) for at in assigned], [], [], None)
-
-
 FIRST, SECOND = HandedOut(SOURCE, 7, 100, 101), HandedOut(SOURCE, 7, 300, 301)
 KILLED = Loss("a", "kill", 120, 120, 30)
 OUTAGE = Outage("cut", 130, 160)

@@ -177,6 +177,3 @@ def test_who_may_not_read_the_group_is_error_30(topic_count: str) -> None:
 def test_who_may_not_read_one_of_the_topics_is_error_29(version: int) -> None:
     refused = struct.pack(">h", 29) if version == 0 else struct.pack(">hii", 29, -1, -1)
     assert served(Broker("b"), ASKED._replace(topic_count='{"a":1,"b":1,"c":1}'), version) == refused
-
-
-# ---- the header of a request to the coordinator ---------------------------------------------------------------------

@@ -9,7 +9,6 @@ from structlog.testing import capture_logs
 from proxy.config import Config
 from proxy.coordinator.view import GroupsDirectory, GroupsView
 from proxy.coordinator.wire import RegisterConsumerRequest, encode_register_consumer_request
-from proxy.core.apis import API_VERSIONS
 from proxy.core.exchange import Connection
 from proxy.core.interceptor import Request
 from proxy.features.view import FeaturesDirectory
@@ -102,13 +101,7 @@ def test_what_is_configured_goes_before_what_is_written_and_a_change_of_that_is_
 COORDINATING = Config.model_validate(
     CONFIG.model_dump(by_alias=True) | {"coordinator": {"enabled": True}, "internal.bootstrap.servers": "127.0.0.1:1"}
 )
-CLUSTER_METADATA, UNKNOWN = 30_001, 9999
 CLIENT = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
-OF_THE_BROKER = struct.pack(">hihhhhhh", 0, 2, 18, 0, 5, 3, 0, 13)
-
-
-def told(interceptors: ListenerInterceptors) -> bytes:
-    return interceptors.chain.rewrite(API_VERSIONS, 0, OF_THE_BROKER)
 
 
 def test_where_a_side_has_tls_there_is_no_coordinator() -> None:

@@ -1,8 +1,11 @@
-"""A worker, in this process, as its main process sees it."""
+"""A worker as its main process sees it, reloads that a process refuses, and an end that something holds up."""
 
 import asyncio
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,6 +15,8 @@ from proxy.config.serialization import pack
 from proxy.errors import LocalError
 from proxy.net import worker as worker_module
 from proxy.net.data_plane import DataPlane
+from proxy.net.ticker import Ticker
+from proxy.net.tls_contexts import TlsContexts
 from proxy.net.worker import Worker
 from proxy.net.worker_ipc import (
     ConnectionsClosed,
@@ -95,3 +100,44 @@ async def test_it_serves_no_client_where_it_cannot_apply_a_configuration(
     assert counters["NEW"].closed == {"drain_completed": 1}
     broker.close()
     main.abandon()
+
+
+LISTENER = {"name": "CLIENT", "bind": "127.0.0.1:1", "upstream": "127.0.0.1:2"}
+CONFIG = Config.model_validate({"broker.id": 1, "listeners": [LISTENER]})
+
+
+@pytest.mark.promise("restart.md", "A reload whose TLS contexts cannot be built applies nothing.")
+async def test_nothing_is_applied_where_contexts_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    plane = DataPlane(CONFIG, Ticker())
+    plane._dispatcher = SimpleNamespace()  # type: ignore[assignment]  # which nobody may ask for anything
+
+    def fail(self: TlsContexts, *_: object) -> None:
+        raise LocalError("TLS: Too many open files")
+
+    monkeypatch.setattr(TlsContexts, "update_config", fail)
+    wanted = CONFIG.model_copy(update={"observers": {"one:Two": {}}})
+    with pytest.raises(LocalError, match="Too many open files"):
+        plane.update_config(wanted)
+    assert plane._config is CONFIG
+    plane._connections.listeners.stop_probes()
+
+
+HUNG = """
+import threading
+from proxy.net.forced_exit import force_exit_after
+from proxy.telemetry import configure_logging
+
+configure_logging("info")
+force_exit_after({seconds})
+threading.Thread(target=threading.Event().wait, args=({hangs},)).start()  # not a daemon: the interpreter joins it
+"""
+
+
+@pytest.mark.promise(
+    "restart.md", "A process that something holds up at its end exits all the same, with a line in the log."
+)
+def test_what_is_held_up_ends_with_a_line_that_says_so() -> None:
+    code = HUNG.format(seconds=0.1, hangs=3600)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 1
+    assert '"event": "exit_forced", "after_s": 0.1' in done.stderr

@@ -36,8 +36,6 @@ class Kept:
         self.lost: Counter[str] = Counter()
         self.taken = self.hidden = 0
         self.searched_at = 7.5
-        self.gaps: list[Gap] = []
-        self.growing: list[Gap] = []
         self.closed = False
 
     def start(self, tick: Callable[[], None]) -> None:
@@ -58,10 +56,7 @@ class Kept:
 
     def drain_gaps(self, *, ending: bool = False) -> list[Gap]:
         assert self.sequence_lock.locked()
-        if ending:
-            self.gaps, self.growing = self.gaps + self.growing, []
-        gaps, self.gaps = self.gaps, []
-        return gaps
+        return []
 
     def stats(self) -> OutboxStats:
         reported = self.seq - sum(self.lost.values())

@@ -1,15 +1,20 @@
-"""Packets of every kind of link, and connections put together from them."""
+"""Packets of every kind of link, connections put together from them, and what ``observers try`` counts."""
 
 import io
 import re
 import struct
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 
 import pytest
 
-from observers.packet_capture import CaptureError, TcpSegment, conversations, read_segments
+from observers.packet_capture import Bytes, CaptureError, TcpSegment, conversations, read_segments
+from proxy.commands.observers import _configured, _Replay
+from proxy.core.observation_interest import WANT_EXCHANGE
+from tests.frames import METADATA, request
+from tests.tools.observation_sinks import watching
 
 CLIENT, BROKER = ("10.0.0.7", 40_000), ("10.0.0.1", 9092)
 SYN, FIN, RST, ACK = 2, 1, 4, 16
@@ -61,21 +66,6 @@ def test_packets_of_every_link_are_read_and_what_is_no_capture_is_refused() -> N
             list(read_segments(io.BytesIO(content), "x"))
 
 
-def test_other_packets_are_passed_over_and_no_bytes_raise() -> None:
-    udp, arp, part = IPV4[:9] + b"\x11" + IPV4[10:], MAC + b"\x08\6" + bytes(28), IPV4[:6] + b"\x20\0" + IPV4[8:]
-    assert list(read_segments(capture(101, udp, part, IPV4[:25], b""), "x")) == []
-    assert list(read_segments(capture(1, arp, MAC), "x")) == []
-    (cut,) = read_segments(capture(101, IPV4[:-3]), "x")
-    assert (cut.data, cut.cut) == (b"d", 3)
-    # Whatever the bytes are nothing else is raised.
-    random = Random(5)
-    for _ in range(1000):
-        packet = bytearray(MAC + b"\x08\0" + IPV4)
-        for _ in range(random.randrange(1, 6)):
-            packet[random.randrange(12, len(packet))] = random.randrange(256)
-        list(conversations(read_segments(capture(1, bytes(packet[: random.randrange(len(packet))])), "x"), 9092))
-
-
 def segment(side: str, sequence: int, data: bytes = b"", flags: int = ACK, cut: int = 0) -> TcpSegment:
     ends = (CLIENT, BROKER) if side == "client" else (BROKER, CLIENT)
     return TcpSegment(24, 1.0, *ends, sequence % (1 << 32), flags, data, cut)
@@ -114,3 +104,32 @@ def test_any_order_with_any_repetition_is_the_same() -> None:
             sent = [*parts, *overlaps, parts[0], segment("client", start - 1, flags=SYN)]
             random.shuffle(sent)
             assert collected(*opened(start), *sent) == [("client", data, ""), END], start
+
+
+A, B, C = (("10.0.0.7", port) for port in (1, 2, 3))
+
+
+def replayed(*parts: Bytes) -> _Replay:
+    config, listener = _configured(None, "x:Y", None)
+    replay = _Replay(Path("x.pcap"), config, listener, watching([].append, [].append, wanted=WANT_EXCHANGE))
+    for part in parts:
+        replay.take(part)
+    return replay
+
+
+def sent(client: tuple[str, int], data: bytes, note: str = "") -> Bytes:
+    return Bytes(client, "client", 1.0, data, note)
+
+
+@pytest.mark.promise(
+    "observers.md", "`observers try` says how many connections of a capture could not be read to their end."
+)
+def test_connections_that_were_not_read_count_among_all() -> None:
+    replay = replayed(
+        sent(A, request(METADATA, 1, 1)),
+        sent(B, b"", "it began before the capture"),
+        sent(C, request(METADATA, 1, 1)),
+        sent(C, b"", "bytes of the client are missing"),
+        sent(A, b""),
+    )
+    assert (replay.connections, replay.unread) == (3, 2)

@@ -1,13 +1,17 @@
-"""Which keys of TLS make a context, and what is said of others."""
+"""Which keys of TLS make a context, and what is read of certificates and of the rules that map their subjects."""
 
 import shutil
 import ssl
 import subprocess
+import time
 
 import pytest
+from cryptography import x509
 
 from proxy.tls import cipher_suites
+from proxy.tls.certificates import first_of, serial_of
 from proxy.tls.contexts import TlsSettingError, build_client_context, build_server_context
+from proxy.tls.principal_mapping import NoMatchingRule, PrincipalMapper
 from proxy.tls.tls_settings import ClientTls, KeyPair, ServerTls
 from tests.tools.authority import Authority
 
@@ -84,3 +88,71 @@ def test_names_are_those_of_openssl():
     assert {name: names.get(name) for name in cipher_suites.TLS_1_2} == cipher_suites.TLS_1_2
     assert {cipher_suites.kafka_name(openssl) for openssl in cipher_suites.TLS_1_2.values()} == {*cipher_suites.TLS_1_2}
     assert set(cipher_suites.TLS_1_3) <= names.keys()
+
+
+def test_subject_and_validity_of_a_certificate(tmp_path):
+    pair = Authority(tmp_path).issue("a", "CN=alice,OU=Billing,O=Example\\, Inc.,C=DE", days=2)
+    found = first_of(pair.certificate.read_text())
+    assert found.subject == "CN=alice,OU=Billing,O=Example\\, Inc.,C=DE"
+    assert found.not_after == pytest.approx(time.time() + 2 * 86_400, abs=60)
+    assert found.not_before < time.time()
+    issued = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
+    assert int(found.serial, 16) == issued.serial_number
+
+
+@pytest.mark.promise(
+    "audit-event.md", "Serial numbers of client certificates are written as `openssl x509` writes them."
+)
+def test_a_serial_number_is_written_as_openssl_writes_it():
+    for content, digits in [
+        ("00", "00"),
+        ("0102", "0102"),
+        ("00fe", "FE"),
+        ("0f", "0F"),
+        ("ff", "-01"),
+        ("", "00"),
+        ("7f" * 20, "7F" * 20),
+    ]:
+        assert serial_of(bytes.fromhex(content)) == digits, (content, digits)
+
+
+DUKE = "CN=Duke,OU=ServiceUsers,O=Org,C=DE"
+
+
+@pytest.mark.promise(
+    "tls.md", "The first of `ssl.principal.mapping.rules` whose pattern matches the whole subject counts."
+)
+def test_the_first_rule_that_matches_the_whole_subject_maps_it():
+    for rules, expected in [
+        ("DEFAULT", DUKE),
+        ("RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/", "Duke"),
+        ("RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/L", "duke"),
+        ("RULE:^CN=(.*?),OU=ServiceUsers.*$/$1@$2/U", "DUKE@$2"),
+        ("RULE:x/y/, RULE:^CN=(?<name>[^,]+).*/${name}/", "Duke"),
+        ("RULE:.*/x/", "xx"),  # Java replaces the empty match at the end, too
+    ]:
+        assert PrincipalMapper(rules).map_name(DUKE) == expected, (rules, expected)
+    with pytest.raises(NoMatchingRule):
+        PrincipalMapper("RULE:CN=Duke/duke/").map_name(DUKE)
+
+
+@pytest.mark.promise(
+    "tls.md", "Mapping rules that Python reads in another way than Java are mistakes of the configuration."
+)
+def test_rules_that_a_broker_refuses_or_python_reads_otherwise_are_refused():
+    for rules, message in [
+        ("RULE:x", "is no rule"),
+        ("DEFAULTS", "is no rule"),
+        ("RULE:(/x/", "missing \\)|unterminated"),
+        (r"RULE:\p{L}/x/", r"\\p at character 1 is not supported"),
+        ("RULE:[a&&b]/x/", "classes in classes"),
+        ("RULE:(?P<n>a)/x/", r"\(\?P at character 1 is not supported"),
+        ("RULE:a(?s)b/x/", "flag s"),
+        ("RULE:a{,3}/x/", r"\{,3 at character 2"),
+        ("RULE:[]/x/", "this class"),
+        ("RULE:CN=.*/$1/", "there is no group 1"),
+        ("RULE:CN=(.*)/$/", r"a \$ has to name a group"),
+        ("RULE:CN=(.*)/${n}/", "there is no group n"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            PrincipalMapper(rules)
