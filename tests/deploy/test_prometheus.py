@@ -1,7 +1,7 @@
 """The alerts: checked by promtool, and each fired by a provoked fault and resolved, in a real Prometheus.
 
 No fault is provoked for MemoryFull (it takes 96 MB of requests that a broker does not answer), SessionsAbandoned (a bug
-of ours) and LogLinesLost (a log that nobody reads: tests/integration/test_reload.py): promtool alone tests these.
+of ours) and LogLinesLost (a log that nobody reads: tests/integration/test_process.py): promtool alone tests these.
 """
 
 from __future__ import annotations

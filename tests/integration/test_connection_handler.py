@@ -324,6 +324,11 @@ async def test_levels_are_those_of_every_process_and_of_those_to_come(run: Run, 
     "A reload of `connections.max.idle.ms` and `connections.max.age.ms` closes connections that are open, in "
     "all workers.",
 )
+@pytest.mark.promise(
+    "config/process.md",
+    "A client whose first request is not there after `connection.setup.timeout.ms` is closed; one whose "
+    "request was may be silent.",
+)
 async def test_open_connections_are_listed_and_closed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """By an operator, and by limits that a reload brought."""
     monkeypatch.setattr(worker_connections, "REPLY_TIMEOUT", 60.0)
@@ -343,6 +348,8 @@ async def test_open_connections_are_listed_and_closed(run: Run, monkeypatch: pyt
         await bench.until(lambda: bench.ended == [first])
         assert not bench.handler.close_connection(first, "closed_by_operator")
         assert not bench.handler.close_connection(99, "closed_by_operator")
+        bench.handler.update_config(bench.config.model_copy(update={"connection_setup_timeout_ms": 100}))
+        await bench.until(lambda: len(bench.ended) == PAGE + 1)
         assert await bench.works(other)
 
         bench.handler.update_config(bench.config.model_copy(update={"connections_max_idle_ms": 1000}))
@@ -353,7 +360,12 @@ async def test_open_connections_are_listed_and_closed(run: Run, monkeypatch: pyt
         assert await bench.has_ended(old)
         seen = await bench.seen(lambda it: it.listener_counters["CLIENT"].active == 0)
         closed = seen.listener_counters["CLIENT"].closed
-        assert closed == {"closed_by_operator": 1, "connection_max_idle": PAGE + 2, "connection_max_age": 1}
+        assert closed == {
+            "closed_by_operator": 1,
+            "connection_setup_timeout": PAGE,
+            "connection_max_idle": 2,
+            "connection_max_age": 1,
+        }
 
 
 BROKER_METADATA = 30000

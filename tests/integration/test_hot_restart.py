@@ -251,10 +251,7 @@ class Load:
 
     def wait_for(self, more: int, seconds: float = 90) -> None:
         goal = len(self.acknowledged) + more
-        deadline = time.monotonic() + seconds
-        while len(self.acknowledged) < goal:
-            assert time.monotonic() < deadline, f"{len(self.acknowledged)} of {goal} acknowledged"
-            time.sleep(0.02)
+        sidecars.until(lambda: len(self.acknowledged) >= goal, seconds)
 
     def finish(self) -> None:
         self._stop.set()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import signal
 import subprocess
 import sys
 import time
@@ -13,21 +12,16 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from confluent_kafka import Consumer, Producer
 
 from proxy import admin_client
 from proxy.config import Endpoint
 from proxy.local.cluster import ClusterState
 from proxy.local.workload import create_topics
-from tests.frames import API_VERSIONS
 from tests.integration.metrics import sample
-from tests.integration.quotas import Peer
 from tests.integration.sidecars import config_of, until
 from tests.integration.sidecars import running as running_sidecar
 
@@ -148,30 +142,6 @@ def test_clients_of_old_connections_lose_nothing_and_a_wrong_question_is_refused
     with pytest.raises(urllib.error.HTTPError) as refused:
         connections(admin, "?color=red")
     assert (refused.value.code, json.load(refused.value)["error"][:27]) == (400, "there is no parameter color")
-
-
-@pytest.mark.promise(
-    "config/process.md",
-    "A client whose first request is not there after `connection.setup.timeout.ms` is closed; one whose "
-    "request was may be silent.",
-)
-@pytest.mark.slow
-def test_a_reload_changes_the_time_of_those_who_wait_in_every_worker(cluster: ClusterState, tmp_path: Path) -> None:
-    node, name = cluster.nodes[0], "connection.setup.timeout.ms"
-    config = config_of(node, workers=2, **{name: 3_600_000, "observer.class.names": None})
-    with running_sidecar(config, tmp_path) as sidecar, ExitStack() as stack:
-        clients = [stack.enter_context(Peer(node.advertised)) for _ in range(4)]
-        for client in clients[2:]:
-            client.ask(API_VERSIONS, 0, b"")
-        part = tmp_path / "part"
-        part.write_text(yaml.safe_dump(config | {name: 100}))
-        part.replace(sidecar.config)
-        os.kill(sidecar.process.pid, signal.SIGHUP)
-        for client in clients[:2]:
-            assert client.sock.recv(1) == b""
-        for client in clients[2:]:
-            client.ask(API_VERSIONS, 0, b"")
-        until(lambda: sample(sidecar.metrics(), METRIC, cause="connection_setup_timeout", listener="CLIENT") == 2)
 
 
 @pytest.fixture(scope="module")

@@ -105,26 +105,6 @@ async def test_a_client_that_does_not_read_pauses_the_broker_and_nobody_else(tmp
             await running.until(lambda: running.exchanges[-1].response_bytes == size + 8)
 
 
-async def test_a_broker_that_does_not_read_pauses_the_client(tmp_path: Path) -> None:
-    release = asyncio.Event()
-    got = bytearray()
-
-    async def stall(reader: Reader, writer: Writer) -> None:
-        await release.wait()
-        while chunk := await reader.read(1 << 20):
-            got.extend(chunk)
-
-    frame = request(METADATA, 1, 1, random.Random(2).randbytes(30_000_000))
-    async with bench(tmp_path, stall) as running:
-        _, writer = await running.dial()
-        writer.write(frame)
-        await running.until(lambda: running.counters.pauses["client"] >= 1)
-        release.set()
-        await asyncio.wait_for(writer.drain(), 60)
-        await running.until(lambda: len(got) >= len(frame))
-        assert got == frame
-
-
 @pytest.mark.promise(
     "architecture.md",
     "A client that sends what is not Kafka's protocol is closed, and no byte of it reaches the broker.",
