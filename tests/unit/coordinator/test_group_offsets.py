@@ -6,8 +6,8 @@ from proxy.coordinator.effects import ReadCommittedOffsets, WriteRecords
 from proxy.coordinator.events import CommittedOffsetsRead
 from proxy.coordinator.offsets import GroupOffsets, OffsetReport
 from proxy.coordinator.records import GenerationRecord, GenerationValue
-from proxy.coordinator.wire import START_FETCHER, STOP_FETCHER
-from tests.unit.coordinator.driver import Consumer, Driver
+from proxy.coordinator.wire import PING, START_FETCHER, STOP_FETCHER
+from tests.unit.coordinator.driver import Consumer, Driver, topic
 
 HOLDS = frozenset({("t", 0), ("t", 1)})
 
@@ -82,6 +82,31 @@ def test_offsets_of_an_earlier_topic_of_that_name_are_forgotten() -> None:
     offsets.write_ended(taken, committed=False)
     assert not offsets.has_uncommitted(), "a transaction with those of a deleted topic would fail for ever"
     assert offsets.report(HOLDS, "t", 0, 6) is OffsetReport.RECREATED
+
+
+def test_a_group_that_begins_anew_reads_again_but_for_what_kafka_does_not_show_yet() -> None:
+    offsets = GroupOffsets()
+    offsets.report(HOLDS, "t", 0, 5)
+    taken = offsets.take_uncommitted()
+    offsets.begin_anew()
+    offsets.loaded({("t", 0): 3})
+    assert offsets.start_at(("t", 0)) == 5, "it is being written"
+    offsets.write_ended(taken, committed=True)
+    offsets.begin_anew()
+    offsets.loaded({("t", 0): 3})
+    assert offsets.start_at(("t", 0)) == 3
+
+    offsets = of_topic()
+    offsets.report(HOLDS, "t", 0, 5)
+    offsets.write_ended(offsets.take_uncommitted(), committed=True)
+    offsets.begin_anew()
+    offsets.loaded({})
+    assert offsets.start_at(("t", 0)) == 5, "the first commit is not shown at once"
+    offsets.loaded({("t", 0): 3})
+    assert offsets.start_at(("t", 0)) == 3, "an operator has reset it"
+    offsets.topic_is("t", None)
+    offsets.loaded({})
+    assert offsets.start_at(("t", 0)) is None
 
 
 @pytest.mark.promise(
@@ -179,6 +204,24 @@ def test_offsets_of_many_groups_are_written_some_at_a_time() -> None:
     sizes = [len(write.offsets) for write in offset_writes(driver)]
     assert max(sizes) <= 25
     assert sum(sizes) == 60
+
+
+def test_a_ping_from_before_startfetcher_says_nothing_of_what_was_started() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    c1.offsets["t", 0] = 9
+    c1.answers = False
+    driver.change_topics(t=topic(2, "id-2"))
+    driver.advance(3000)
+    stop, ping = c1.last(STOP_FETCHER), c1.last(PING)
+    assert ping.correlation_id > stop.correlation_id
+    late = c1.obey(ping)
+    c1.answer(stop)
+    driver.advance(1000)
+    c1.answer(c1.last(START_FETCHER))
+    driver.do(late)
+    driver.advance(20_000)
+    assert driver.count("offsets_total", "accepted") == 0
 
 
 def took_back(before: Driver) -> dict[tuple[str, int], int]:

@@ -6,7 +6,7 @@ import pytest
 
 from proxy.coordinator.effects import WriteRecords
 from proxy.coordinator.records import GenerationRecord
-from proxy.coordinator.wire import STOP_FETCHER
+from proxy.coordinator.wire import START_FETCHER, STOP_FETCHER
 from tests.unit.coordinator.driver import Consumer, Driver, owned, topic
 
 ALL = [("t", number) for number in range(6)]
@@ -67,6 +67,23 @@ def test_retry_stops_everybody() -> None:
     assert last_stop(c2) is not None
     driver.advance(2000)
     assert (last_stop(c1), last_stop(c2)) == (None, None)
+
+
+def test_one_that_is_stopping_a_part_when_the_attempt_ends_is_stopped_whole() -> None:
+    driver, (c1, _) = level_two("c1", "c2")
+    c1.answers = False
+    c3 = driver.register("c3", level=2)
+    driver.advance(300)
+    part = c1.last(STOP_FETCHER)
+    c3.end()
+    driver.advance(300)
+    assert last_stop(c1) is None
+    c1.answer(part)
+    assert driver.groups()[0].state == "stopping", "that was answered too late to say what it does"
+    c1.answer(c1.last(STOP_FETCHER))
+    c1.answer(c1.last(START_FETCHER))
+    assert driver.groups()[0].state == "stable"
+    assert owned(list(driver.consumers.values())) == ALL
 
 
 def test_a_topic_that_is_deleted_or_recreated_is_stopped_alone() -> None:

@@ -123,6 +123,18 @@ def test_ordinary_members_are_68_from_then_on_and_asked_about_again() -> None:
     assert [driver.register("c2").code, driver.register("c2").code] == [68, 0]
 
 
+def test_a_question_about_ordinary_members_that_was_not_answered_is_asked_for_the_next_member() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    driver.ordinary = None
+    driver.advance(10_000)
+    c1.end()
+    driver.advance(1000)
+    driver.ordinary = True
+    c1 = driver.register("c1")
+    assert (c1.code, c1.closed) in ((68, None), (0, "group_has_members"))
+
+
 @pytest.mark.promise(
     "coordinator.md", "A second process with the consumer id of one that is connected and answers is refused with 92."
 )
@@ -250,3 +262,17 @@ def test_lost_partition_closes_its_consumers_and_drops_its_memory() -> None:
         driver.advance(60_000)
         assert len(driver.all(SendFrame)) == sent
         assert driver.register("c1").code == 16
+
+
+def test_a_record_that_another_one_may_have_replaced_is_written_again() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    c1.end()
+    driver.writes_hang = True
+    driver.register("c1", timeout=9000).end()
+    (other,) = (write for write in driver.hung if isinstance(write, WriteRecords) and write.records)
+    driver.writes_hang = False
+    driver.commit(other)
+    driver.register("c1")
+    record = driver.records["g", "ids", "c1"]
+    assert record.value.session_timeout_ms == T

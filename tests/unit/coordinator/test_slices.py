@@ -235,3 +235,23 @@ def test_a_partition_that_comes_back_while_it_is_dropped_is_opened_after() -> No
         back = driver.back(*consumers)
         driver.advance(1000)
         assert owned(back) == ALL, slices
+
+
+def test_nobody_fails_while_a_partition_begins_to_speak_again() -> None:
+    driver, consumers = stable()
+    for one in consumers:
+        one.answers = False
+    driver.advance(7000)
+    driver.writes_hang = True
+    driver.now += 6000
+    driver.do(None)
+    assert driver.partitions()[0].state == "mute"
+    write = driver.hung.pop()
+    step(driver, ev.WriteCommitted(write.partition, -1, driver.now))
+    driver.writes_hang = False
+    step(driver, None)
+    for one in consumers:
+        one.answers = True
+    driver.do(None)
+    driver.advance(3000)
+    assert [one.closed for one in consumers] == [None] * 3

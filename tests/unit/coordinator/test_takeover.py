@@ -3,7 +3,7 @@
 import pytest
 
 from proxy.coordinator.effects import ConfirmClaim, HoldPartition, OpenPartition, SendFrame, WatchTopics, WriteRecords
-from proxy.coordinator.events import PartitionAssigned, PartitionLost
+from proxy.coordinator.events import PartitionAssigned, PartitionLost, PartitionOpened
 from proxy.coordinator.records import MemberRecord
 from proxy.coordinator.wire import PING, START_FETCHER, ConsumedOffset
 from tests.unit.coordinator.driver import Driver, T, owned
@@ -27,6 +27,17 @@ def test_fresh_partition_writes_nothing_before_the_first_registration() -> None:
     assert driver.all(HoldPartition) == [HoldPartition(driver.partition, 0)], "an empty one is held by name only"
     assert not driver.all(OpenPartition)
     driver.do(PartitionLost(driver.partition, "other_holder"))
+    assert driver.partitions() == []
+
+
+def test_late_reports_of_a_lost_partition_do_nothing() -> None:
+    driver = Driver()
+    driver.writes_hang = True
+    driver.register("c1")
+    (write,) = driver.hung[:1]
+    driver.do(PartitionLost(driver.partition, "fenced"))
+    driver.commit(write)
+    driver.do(PartitionOpened(driver.partition, 2, 0, []))
     assert driver.partitions() == []
 
 
@@ -83,6 +94,26 @@ def test_the_others_go_on_soon_and_the_missing_one_is_waited_for() -> None:
     assert owned([c1, c2]) == T4
 
 
+def test_newcomer_after_a_takeover_waits_for_the_missing_one() -> None:
+    for timeout in (T, 9000):  # that of the record counts
+        before = Driver()
+        before.stable("c1", timeout=timeout)
+        driver = before.successor()
+        (new,) = driver.stable("c2")
+        driver.advance(5100 + timeout * 4 // 3 - 1001)
+        assert new.partitions() == [], timeout
+        driver.advance(1000)
+        assert new.partitions() == T4, timeout
+    before = Driver()
+    before.stable("c1", timeout=9000)
+    driver = before.successor()
+    again = driver.register("c1", timeout=T, answers=False)
+    again.end(by_peer=False)
+    assert driver.logs("consumer_gone")[-1]["free_in_ms"] == 5100 + 12_000, "the longest one of an id"
+    driver.advance(5100 + 13_000)
+    assert driver.groups()[0].state == "empty", "nobody comes back"
+
+
 def test_topics_and_offsets_have_to_be_known_first() -> None:
     before = Driver()
     consumers = before.stable("c1")
@@ -133,6 +164,17 @@ def test_mute_when_no_write_began_in_time() -> None:
     driver.writes_hang = False
     driver.advance(10_000)
     assert (c1.closed, c2.closed) == (None, "consumer_failed"), "the second has answered nothing since"
+
+
+def test_aborted_confirmations_are_repeated() -> None:
+    driver = Driver()
+    driver.stable("c1")
+    driver.writes_hang = True
+    for _ in range(3):
+        driver.advance(1700)
+        (confirm,) = (write for write in driver.hung if isinstance(write, ConfirmClaim))
+        driver.abort(confirm)
+    assert driver.partitions()[0].state == "mute"
 
 
 def test_tombstone_that_is_not_written_is_repeated_unless_the_id_is_in_use() -> None:

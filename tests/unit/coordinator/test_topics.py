@@ -5,10 +5,11 @@ import json
 import pytest
 
 from proxy.coordinator.effects import WatchTopics
-from proxy.coordinator.events import TopicsChanged
+from proxy.coordinator.events import PartitionAssigned, TopicsChanged
+from proxy.coordinator.records import partition_of
 from proxy.coordinator.subscription import MAX_PATTERN, TopicCount, parse_topic_count
 from proxy.coordinator.topics import TopicIndex
-from proxy.coordinator.wire import RegistrationRefused
+from proxy.coordinator.wire import SMALLEST, RegistrationRefused
 from tests.unit.coordinator.driver import Driver, topic
 
 
@@ -96,6 +97,21 @@ def test_offsets_outlive_the_moment_in_which_nobody_subscribes() -> None:
     driver.do(TopicsChanged(watch, driver.topics))
     driver.advance(10_000)
     assert c2.fetches["t", 0] == 42
+
+
+def test_a_topic_that_was_recreated_before_a_takeover_is_told_apart_where_it_is_watched_already() -> None:
+    before = Driver(partition_count=2)
+    (c1,) = before.stable("c1")
+    driver = Driver(hold=False, partition_count=2)
+    driver.topics = {"t": topic(4, "id-2")}
+    driver.do(PartitionAssigned(1 - before.partition, is_empty=False))
+    driver.stable("o1", group=next(name for name in "hijk" if partition_of(name, 2) != before.partition))
+    driver.records = dict(before.records)
+    driver.do(PartitionAssigned(before.partition, is_empty=False))
+    again = driver.register("c1", fetches=c1.fetches, offsets={("t", 0): 77})
+    driver.advance(1000)
+    assert again.fetches["t", 0] == SMALLEST
+    assert driver.count("offsets_total", "accepted") == 0
 
 
 EXISTING = ["whitetopic", "whitetopic.2", "a.whitetopic", "blacktopic", "__consumer_offsets", "_whitetopic"]

@@ -19,9 +19,7 @@ JARS = ["kafka-clients-4.4.0.jar", "kafka-clients-3.9.2.jar"]
     "The sidecar knows every api and version of Kafka 0.8.2 to 4.4.0 by Kafka's own message definitions.",
 )
 @each(("module", "generate"), [(apis, generate_apis.generate), (schema_table, generate_schema.generate)])
-def test_the_committed_tables_are_what_their_generators_make_of_the_jars(
-    module: ModuleType, generate: Callable[[list[Path]], str]
-) -> None:
+def test_the_committed_tables(module: ModuleType, generate: Callable[[list[Path]], str]) -> None:
     found = [path for name in JARS for path in sorted((cache_dir() / "jars").glob(name))]
     if len(found) < len(JARS):
         pytest.skip(f"the jar cache {cache_dir()} lacks {' or '.join(JARS)}: python -m proxy.local.jars fetch")

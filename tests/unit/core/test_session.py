@@ -124,9 +124,7 @@ def test_a_header_that_does_not_end_is_refused_at_its_bound() -> None:
         (request(METADATA, 1, 1, b"x" * 100)[:-1], "before the end"),
     ],
 )
-def test_a_response_that_answers_no_request_or_one_that_has_not_ended_is_out_of_sync(
-    asked: bytes, message: str
-) -> None:
+def test_a_response_to_nothing_or_to_what_has_not_ended_is_out_of_sync(asked: bytes, message: str) -> None:
     bench = Bench()
     if asked:
         bench.client(asked)

@@ -264,6 +264,23 @@ def test_another_update_meanwhile_fails() -> None:
     assert one.outcome(1).code == 0
 
 
+def test_an_update_by_a_client_that_has_the_answer_to_the_one_before_is_served() -> None:
+    """Its sidecar has read of the registry that all follow the levels, and the controller has not."""
+    one = serving()
+    one.waits = (ReadRegistry,)
+    one.propose(1, to(3))
+    one.go()
+    assert one.controller.state is APPLYING
+    one.waits = (ReadRegistry,)
+    one.propose(2, to(1, 2))
+    assert name(2) not in one.controller.topic.outcomes
+    one.participants = [sidecar(1, epoch=5), sidecar(2, epoch=5)]
+    one.go()
+    assert one.controller.state is CHANGING
+    one.go()
+    assert one.outcome(2).code == 0
+
+
 def test_validation_what_changes_nothing_and_what_is_wrong_write_no_levels() -> None:
     asker = {"principal": "User:alice", "client_ip": "10.0.0.1", "listener": "A"}
     for updates, fields, code in (
@@ -377,6 +394,24 @@ def test_the_number_of_partitions_of_groups_is_written_once_and_stays() -> None:
     assert (len(one.writes), one.controller.topic.groups) == (writes, None), "one that cannot be read is left"
 
 
+def test_the_highest_epoch_and_claim_are_no_failure_and_an_intent_of_nobody_is_withdrawn() -> None:
+    """Each sidecar would seem to follow a change as soon as it is made."""
+    one = executor()
+    one.put(FEATURES_KEY, FinalizedFeatures(MAX_COUNT, finalized(2)))
+    one.put(CONTROLLER_KEY, ControllerClaim(MAX_COUNT, 7, "boot"))
+    one.hold()
+    one.tick(20_000)
+    assert one.controller.state is SERVING
+    one.propose(1, to(3))
+    assert (one.levels.features, one.levels.pending, one.outcome(1).code) == (finalized(2), None, 96)
+    assert "cannot grow" in (one.outcome(1).message or "")
+    assert not one.controller.topic.ignored
+    one = serving()
+    one.put(FEATURES_KEY, FinalizedFeatures(4, finalized(2), PendingUpdate("", finalized(3, 3))))
+    assert (one.levels.epoch, one.levels.features, one.levels.pending) == (4, finalized(2), None)
+    assert one.controller.state is SERVING
+
+
 def failing(one: Executor) -> Iterator[int]:
     """Let each write fail; yields the milliseconds after which the next comes."""
     while True:
@@ -408,6 +443,29 @@ def test_a_write_that_fails_is_repeated_and_nothing_goes_on_without_it() -> None
     one.go()
     assert (one.controller.state, one.outcome(1).code) == (SERVING, 96)
     assert (one.levels.epoch, one.levels.pending) == (4, None)
+
+
+def test_what_was_read_back_is_not_written_again_and_what_comes_meanwhile_goes_into_the_next_write() -> None:
+    one = serving()
+    one.waits = (WriteTransaction,)
+    one.propose(1, to(2))
+    (write,) = one.waiting
+    one.waiting.clear()
+    one.read(update_key(name(1)), write.records[update_key(name(1))])
+    one.do(one.controller.write_failed(write.number, 0))
+    one.tick(20_000)
+    assert one.waiting == []
+    one.propose(2, to(2))
+    (second,) = one.waiting
+    assert list(second.records) == [update_key(name(2))]
+    one = serving()
+    one.waits = (WriteTransaction,)
+    for number in (1, 2, 3):
+        one.propose(number, to(2))
+    assert len(one.waiting) == 1
+    one.waits = ()
+    one.go()
+    assert list(one.written()) == [update_key(name(2)), update_key(name(3))]
 
 
 def test_a_write_that_cannot_be_read_back_ends_it() -> None:

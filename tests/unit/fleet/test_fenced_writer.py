@@ -131,17 +131,5 @@ def test_the_metadata_of_a_group_are_those_of_a_consumer_of_it() -> None:
         consumer = Consumer({"group.id": group})
         assert group_metadata(read_template())(group) == consumer.consumer_group_metadata(), group
         consumer.close()
-    for template in (
-        b"",
-        b"CGMDv3:\xff\xff\xff\xff" + MARKER.encode() + b"\0\0\x01",
-        b"CGMDv2:\0\0\0\x07" + MARKER.encode() + b"\0\0\x01",
-        b"CGMDv2:\xff\xff\xff\xff\0\x19" + MARKER.encode() + b"\0",
-        b"CGMDv2:\xff\xff\xff\xff" + MARKER.encode(),
-        b"CGMDv2:\xff\xff\xff\xff" + MARKER.encode() + b"\0" + MARKER.encode(),
-    ):
-        said = ""
-        try:
-            group_metadata(template)
-        except UnknownGroupMetadata as error:
-            said = str(error)
-        assert "not as expected" in said, template
+    with pytest.raises(UnknownGroupMetadata, match="not as expected"):
+        group_metadata(b"CGMDv3" + read_template()[6:])

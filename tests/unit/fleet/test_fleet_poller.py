@@ -23,7 +23,7 @@ from proxy.protocol.versions import ranges, release_range, versions_for
 from proxy.rpc import messages
 from tests.unit.fleet.cluster import Cluster, eventually, text
 
-NEW, OLD = versions_for(release_range("4.3")), versions_for(release_range("3.9"))
+NEW = versions_for(release_range("4.3"))
 
 
 class Topic(RegistryThread):
@@ -57,31 +57,22 @@ class Topic(RegistryThread):
 
 
 class Broker:
-    """A port that answers ApiVersions, who it is, and what it advertises."""
+    """A port that answers ApiVersions, and who it is."""
 
-    def __init__(self, node_id: int, supported: dict[int, tuple[int, int]], advertised: str = "") -> None:
+    def __init__(self, node_id: int, supported: dict[int, tuple[int, int]]) -> None:
         self.node_id = node_id
-        self.advertised = advertised
         self.supported = supported
-        self.asked: list[int] = []
-        self.peers: list[str] = []
         self.port = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.peers.append(writer.get_extra_info("peername")[0])
         try:
             while True:
                 size = int.from_bytes(await reader.readexactly(4), "big")
                 request = await reader.readexactly(size)
                 key, _, correlation_id = struct.unpack_from(">hhi", request)
-                self.asked.append(key)
                 if key == messages.API_VERSIONS:
                     entries = [struct.pack(">hhh", api, *span) for api, span in self.supported.items()]
                     body = struct.pack(">hi", 0, len(entries)) + b"".join(entries)
-                elif self.advertised:
-                    value = text("advertised.listeners") + text(self.advertised) + b"\0\5\0\0\0\0\0"
-                    body = struct.pack(">ii", 0, 1) + b"\0\0\xff\xff\4" + text(str(self.node_id))
-                    body += struct.pack(">i", 1) + value
                 else:
                     name = str(self.node_id).encode()
                     wrong = not request.rpartition(b"\0\0\0\1")[0].endswith(name)

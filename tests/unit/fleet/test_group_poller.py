@@ -193,9 +193,7 @@ async def test_who_leaves_waits_for_the_others(polling: Polling, monkeypatch: py
     assert await polling.settle() == [PartitionLost(held[1], "evacuated")]
 
 
-async def test_the_end_does_not_wait_where_nobody_can_take_over_and_is_final(
-    polling: Polling, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_end_does_not_wait_for_nobody_and_is_final(polling: Polling, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_poller, "LEAVE_WITHIN_MS", 600_000)
     await polling.begin()
     stopping = asyncio.create_task(polling.poller.resign())

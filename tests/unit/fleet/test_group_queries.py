@@ -170,7 +170,7 @@ def in_turn(*scripts: Script) -> Script:
     return lambda request: (left.pop(0) if len(left) > 1 else left[0])(request)
 
 
-async def test_a_coordinator_that_loads_is_asked_again_and_one_that_has_moved_is_looked_for(
+async def test_a_coordinator_that_loads_or_has_moved(
     kafka: Kafka, asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved, gone = offsets(code=NOT_COORDINATOR), lambda request: None
@@ -187,9 +187,7 @@ async def test_a_coordinator_that_loads_is_asked_again_and_one_that_has_moved_is
     assert await asking.read() is None, "it does not end"
 
 
-async def test_many_groups_are_asked_about_in_few_requests(
-    kafka: Kafka, asking: Asking, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_groups_in_few_requests(kafka: Kafka, asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_queries, "MAX_DECODED_HERE", 0)  # by a thread
     kafka.scripts[OFFSET_FETCH] = offsets((0, 5, 0))
     groups = {f"g{number}" for number in range(250)}
@@ -243,9 +241,7 @@ async def test_a_partition_of_the_topic_of_groups_is_empty_if_it_ends_at_0(kafka
         assert await asking.is_empty(2) is (end == 0)
 
 
-async def test_the_leader_of_a_new_partition_is_waited_for(
-    kafka: Kafka, asking: Asking, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_new_partition_s_leader(kafka: Kafka, asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [{"PartitionIndex": 0, "LeaderId": 1}]
     kafka.scripts[LIST_OFFSETS] = lambda _: {"Topics": [{"Name": GROUPS_TOPIC.name, "Partitions": parts}]}
     metadata = kafka.scripts[METADATA]

@@ -117,9 +117,7 @@ async def test_every_address_of_a_name_may_be_dialled(monkeypatch: pytest.Monkey
     assert await LocalAddresses().resolve([listener("kafka")]) == {"::1", "127.0.0.1"}
 
 
-async def test_names_that_cannot_be_reached_are_reported_once_and_hide_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_names_out_of_reach_are_reported_once_and_hide_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     two = [listener("127.0.0.1", "127.0.0.99"), listener("no.such.host", "::0001")]
     assert await LocalAddresses().resolve(two) == {"127.0.0.99", "::1"}, "addresses of its own"
     known = {"kafka": ["255.255.255.255", "127.0.0.1"], "silent": list[str]()}

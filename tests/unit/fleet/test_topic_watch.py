@@ -6,39 +6,29 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 import pytest_asyncio
 
-from proxy.errors import BrokersideError
 from proxy.fleet import topic_watch
 from proxy.fleet.schedule import Schedule
 from proxy.fleet.topic_watch import TopicWatch
 from proxy.rpc.messages import RpcRequest
 from proxy.rpc.topic_messages import DescribedTopic, describe_topics_request
-
-ANSWER = bytes.fromhex(
-    "000000000002000000010a3132372e302e302e31000060550000175576776c794d643451322d5662546255776767673551000000010300000274"
-    "c76595e0c3e6448eb7ddf02ddf212fb90004000000000000000000010000000002000000010200000001010000000000000100000001000000"
-    "000200000001020000000101000000000000020000000100000000020000000102000000010100800000000000"
-    "03076e6f73756368000000000000000000000000000000000001800000000000"
-)
-"""To a question about ``t``, of three partitions, and ``nosuch``."""
+from tests.unit.rpc.test_group_messages import DESCRIBED_TOPICS as ANSWER
 
 T = {"t": DescribedTopic("x2WV4MPmRI633fAt3yEvuQ", (1, 1, 1))}
 
 
 class Cluster:
-    """``answer``: what it says; None: it is away. ``asked``: all requests."""
+    """``answer``: what it says. ``asked``: all requests."""
 
     away_reason: str | None = None
 
     def __init__(self) -> None:
-        self.answer: bytes | None = ANSWER
+        self.answer = ANSWER
         self.asked: list[RpcRequest] = []
         self.was_asked = asyncio.Event()
 
     async def call(self, request: RpcRequest) -> bytes:
         self.asked.append(request)
         self.was_asked.set()
-        if self.answer is None:
-            raise BrokersideError("away")
         return self.answer
 
     def close(self) -> None:
@@ -102,9 +92,7 @@ async def test_named_topics_are_reported_once_and_after_each_change(watching: Wa
         assert await watching.report() == {}, "it does not exist"
 
 
-async def test_each_watch_is_reported_once_and_an_answer_that_says_the_same_in_other_bytes_is_not(
-    watching: Watching,
-) -> None:
+async def test_each_watch_is_reported_once_and_the_same_in_other_bytes_is_not(watching: Watching) -> None:
     watching.begin("t")
     assert await watching.report() == T
     watching.cluster.answer = b"\0\0\0\0\7" + ANSWER[5:]  # the broker has throttled the request
