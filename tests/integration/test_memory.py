@@ -85,6 +85,9 @@ class Weighed:
         """Most resident bytes since ``start_measuring``."""
         return self._kib("VmHWM") * KIB
 
+    def descriptors(self) -> int:
+        return len([*(self._proc / "fd").iterdir()])
+
     @property
     def _proc(self) -> Path:
         return Path(f"/proc/{self._process.process.pid}")
@@ -215,6 +218,35 @@ async def test_a_fetch_of_100_mb_takes_less_than_2_mib(cluster: ClusterState, tm
             assert await running.metric("bytes_total", direction="broker_to_client") > 100_000_000
 
 
+@pytest.mark.kafka
+@pytest.mark.promise(
+    "operations.md", "A process with the audit takes 80 MiB of memory, an idle connection 4 KiB and two descriptors."
+)
+async def test_idle_connections_take_little(cluster: ClusterState, tmp_path: Path) -> None:
+    audit = {
+        "internal.bootstrap.servers": cluster.internal_bootstrap,
+        "observer.class.names": ["observers.audit:AuditObserver"],
+        "audit": {"topic": "audit-of-memory"},
+    }
+    async with before_a_peer(tmp_path, **audit) as running, contextlib.AsyncExitStack() as clients:
+
+        async def come(count: int) -> tuple[int, int]:
+            """Let ``count`` clients come, ask and stay; return the resident bytes and the open descriptors."""
+            for _ in range(count):
+                reader, writer = await asyncio.open_connection(*running.address)
+                clients.callback(lambda writer=writer: writer.transport.abort())  # as long as it is held, it is open
+                writer.write(request(METADATA, 1, 7))
+                await read_frame(reader)
+            await running.until("audit_delivered_total", 1)
+            return running.resident(), running.descriptors()
+
+        first = await come(100)
+        last = await come(1200)
+        assert first[0] < 80 * MIB
+        assert last[0] - first[0] < 1200 * 4.5 * KIB
+        assert abs(last[1] - first[1] - 1200 * 2) < 10, "connections of its own may come or go meanwhile"
+
+
 @pytest.mark.promise("security.md", "A client that does not read takes some 200 KiB of memory at most.")
 async def test_readers_of_1_kib_a_second_take_160_kib_each_and_stop_nobody_else(tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
@@ -241,7 +273,7 @@ async def test_readers_of_1_kib_a_second_take_160_kib_each_and_stop_nobody_else(
                 await fetch_all(other, 10 * len(BATCH))
                 await running.until("read_pauses_total", SLOW_READERS, side="broker")
                 await fetch_all(other, 10 * len(BATCH))
-                await asyncio.sleep(2)  # the slow ones have read a little more
+                await running.until("audit_delivered_total", 1)  # the slow ones have read a little more
                 peak = running.peak()
                 for reader in readers:
                     reader.cancel()
