@@ -22,7 +22,7 @@ from proxy.fleet.quota_poller import QuotaPollerState
 from proxy.limits.model import QuotasState
 from proxy.net import http
 from proxy.net.admin import AdminEndpoint
-from proxy.net.http import AdminRequest, HttpServer, Response
+from proxy.net.http import AdminRequest, Handler, HttpServer, Response
 from proxy.net.listener_manager import ListenerManager
 from proxy.net.listening_sockets import bind_listening_socket
 from proxy.reload import ConfigFileMonitor, Reloader
@@ -31,23 +31,18 @@ from tests.integration.conftest import free_port
 from tests.unit.quotas_states import busy
 
 
-async def hello(request: AdminRequest) -> Response:
-    return Response(b"hello\n")
+def answers(*of: Any) -> Handler:
+    async def answer(request: AdminRequest) -> Response:
+        return Response(*of)
 
-
-async def unavailable(request: AdminRequest) -> Response:
-    return Response(b"later\n", 503, "text/strange")
+    return answer
 
 
 async def broken(request: AdminRequest) -> Response:
     raise ValueError("what nobody outside needs to know")
 
 
-async def changed(request: AdminRequest) -> Response:
-    return Response(b"changed\n")
-
-
-GETS = {"/hello": hello, "/busy": unavailable, "/broken": broken}
+GETS = {"/hello": answers(b"hello\n"), "/busy": answers(b"later\n", 503, "text/strange"), "/broken": broken}
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +52,7 @@ def late_responses(monkeypatch: pytest.MonkeyPatch, late_requests: None) -> None
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[int]:
-    server, port = HttpServer(GETS, {"/change": changed}, {"kafka-1.example"}), free_port()
+    server, port = HttpServer(GETS, {"/change": answers(b"changed\n")}, {"kafka-1.example"}), free_port()
     server.start(bind_listening_socket(Endpoint("127.0.0.1", port), 128))
     try:
         yield port

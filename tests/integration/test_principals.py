@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
@@ -44,30 +43,18 @@ CREATE_DELEGATION_TOKEN = 38
 SASL = (SASL_HANDSHAKE, SASL_AUTHENTICATE)
 
 
-class Known(NamedTuple):
-    """Who is known to have sent a request."""
+Known = tuple[int, int, str, str, str]
 
-    api_key: int
-    correlation_id: int
-    principal: str
-    software: str
-    version: str
 
-    @classmethod
-    def recorded(cls, one: Recorded) -> Known:
-        """Of an exchange that the observer got."""
-        software = (name or "unknown" for name in one.software)
-        return cls(one.api_key, one.correlation_id, one.principal, *software)._comparable()
+def known(api_key: int, correlation_id: int, principal: str, name: str | None, version: str | None) -> Known:
+    """Who is known to have sent a request. The broker logs the first ApiVersions without the software that it names."""
+    if api_key == API_VERSIONS:
+        return api_key, correlation_id, principal, "", ""
+    return api_key, correlation_id, principal, name or "unknown", version or "unknown"
 
-    @classmethod
-    def logged(cls, one: dict[str, Any]) -> Known:
-        """Of an entry in the broker's request log."""
-        header, software = one["requestHeader"], one["clientInformation"].values()
-        return cls(header["requestApiKey"], header["correlationId"], one["principal"], *software)._comparable()
 
-    def _comparable(self) -> Known:
-        """The broker logs the first ApiVersions without the software that it names."""
-        return self._replace(software="", version="") if self.api_key == API_VERSIONS else self
+def recorded_as(one: Recorded) -> Known:
+    return known(one.api_key, one.correlation_id, one.principal, *one.software)
 
 
 @dataclass
@@ -101,17 +88,24 @@ class Site:
             one for one in self.recorded(client_id) if one.what == "exchange" and one.source != "unauthenticated"
         ]
         through = [one for one in recorded if one.api_key not in SASL]  # which the broker does not log
-        answered = Counter(Known.recorded(one) for one in through if one.answered)
+        answered = Counter(recorded_as(one) for one in through if one.answered)
         # A client may leave with a request on its way: the broker answers that or not.
         logged = self.known_to_the_broker(client_id)
-        return bool(answered) and answered <= logged <= Counter(map(Known.recorded, through))
+        return bool(answered) and answered <= logged <= Counter(map(recorded_as, through))
 
     def known_to_the_broker(self, client_id: str) -> Counter[Known]:
         """The same of the broker's own request log."""
         lines = [line for line in self.broker.log().splitlines() if "Completed request:" in line and client_id in line]
         logged = [json.loads(line.split("request:", 1)[1].removesuffix(" (kafka.request.logger)")) for line in lines]
         mine = [one for one in logged if one["requestHeader"]["clientId"] == client_id]
-        return Counter(Known.logged(one) for one in mine if not one["isForwarded"])  # those are the broker's, for it
+        return Counter(
+            known(
+                one["requestHeader"]["requestApiKey"], one["requestHeader"]["correlationId"], one["principal"],
+                *one["clientInformation"].values(),
+            )
+            for one in mine
+            if not one["isForwarded"]  # those are the broker's, for it
+        )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +194,7 @@ def test_a_delegation_token(site: Site, client_id: str) -> None:
     until(log_in)
     recorded = until(lambda: [one for one in site.recorded(other) if one.api_key == METADATA])
     assert [(one.principal, one.source) for one in recorded] == [("User:<unknown:SCRAM-SHA-256 token>", "unknown")]
-    assert {one.principal for one in until(lambda: site.known_to_the_broker(other))} == {"User:bob"}
+    assert {principal for _, _, principal, *_ in until(lambda: site.known_to_the_broker(other))} == {"User:bob"}
 
 
 def failed(site: Site, client_id: str, name: str, mechanism: str, error_code: int) -> None:

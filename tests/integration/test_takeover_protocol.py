@@ -202,6 +202,15 @@ async def test_only_the_same_user_and_root_may_connect(old: Predecessor, monkeyp
     monkeypatch.setattr(takeover_client, "is_trusted", lambda sock: False)
     with pytest.raises(LocalError, match="runs as another user"):
         await Takeover.begin(str(old.path), 1)
+    monkeypatch.undo()  # nor is there a successor in the container whose first process the sidecar is
+    monkeypatch.setattr(takeover_server.os, "getpid", lambda: 1)
+    with pytest.raises(LocalError, match=re.escape(takeover_server.IS_PID_1)):
+        await Takeover.begin(str(old.path), 1)
+    monkeypatch.setattr(takeover_server, "peer_pid", lambda sock: 0)  # one of another container
+    takeover = await Takeover.begin(str(old.path), 1)
+    assert takeover is not None
+    takeover.finish()
+    close_all(passed.sock for passed in takeover.sockets)
 
 
 class ScriptedPredecessor:
@@ -212,16 +221,12 @@ class ScriptedPredecessor:
         self._listening.bind(str(path))
         self._listening.listen(1)
         self._listening.setblocking(False)
-        self.heard: list[ToPredecessor] = []
         self.channel: IpcChannel[ToPredecessor]
-
-    async def accept(self) -> None:
-        sock, _ = await asyncio.get_running_loop().sock_accept(self._listening)
-        self.channel = IpcChannel(sock, ToPredecessor, lambda message, _: self.heard.append(message))
 
     async def begun(self, path: Path) -> Takeover:
         beginning = asyncio.create_task(Takeover.begin(str(path), 1))
-        await self.accept()
+        sock, _ = await asyncio.get_running_loop().sock_accept(self._listening)
+        self.channel = IpcChannel(sock, ToPredecessor, lambda message, descriptor: None)
         self.channel.send(ListeningSocketsPassed(1, "0.1.0"))
         takeover = await beginning
         assert takeover is not None
@@ -230,19 +235,6 @@ class ScriptedPredecessor:
     def close(self) -> None:
         self._listening.close()
         self.channel.abandon()
-
-
-async def test_the_first_process_of_a_container_has_no_successor_in_it(
-    old: Predecessor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(takeover_server.os, "getpid", lambda: 1)
-    with pytest.raises(LocalError, match=re.escape(takeover_server.IS_PID_1)):
-        await Takeover.begin(str(old.path), 1)
-    monkeypatch.setattr(takeover_server, "peer_pid", lambda sock: 0)  # one of another container
-    takeover = await Takeover.begin(str(old.path), 1)
-    assert takeover is not None
-    takeover.finish()
-    close_all(passed.sock for passed in takeover.sockets)
 
 
 @pytest.mark.promise("restart.md", "A successor exits if the running sidecar was stopped before it accepts.")

@@ -46,7 +46,7 @@ REFUSED = [
     (9999, 0), (-5, 0), (32767, 0), (30001, 0), (30000, 1), (95, 0),  # apis that the broker does not know
     (4, 0), (7, 3), (52, 0), (58, 0),  # those of other listeners
     (METADATA, 99), (METADATA, -1), (FETCH, 3), (OFFSET_COMMIT, 0), (METADATA, 32767),  # versions
-    (PRODUCE, 0), (PRODUCE, 1), (PRODUCE, 2),  # in ApiVersions, and yet refused
+    (PRODUCE, 0), (PRODUCE, 1), (PRODUCE, 2), (PRODUCE, 99),  # the first are in ApiVersions, and yet refused
 ]  # fmt: skip
 
 
@@ -117,6 +117,7 @@ def supported(address: str) -> dict[int, tuple[int, int]]:
     "unsupported-requests.md",
     "An unsupported request gets an empty response, the end of the connection, or what the broker does, as configured.",
 )
+@pytest.mark.promise("unsupported-requests.md", "An unsupported Produce without acks ends the connection.")
 @each(("key", "version"), REFUSED)
 def test_the_broker_closes_and_the_sidecar_answers(site: Site, key: int, version: int) -> None:
     frames = [versions(1), request(key, version, 7, SOME_ACKS * 5), versions(3)]
@@ -126,6 +127,13 @@ def test_the_broker_closes_and_the_sidecar_answers(site: Site, key: int, version
     assert (before[4:], ids([before, after])) == (after[4:], [1, 3])
     for policy in ("close", "forward"):
         assert ids(converse(site.through[policy], frames)) == [1]
+    if key == PRODUCE:
+        without_acks = struct.pack(">hi", 0, 1000) + NO_TOPICS
+        if version > 2:  # before it there is no transactional id
+            without_acks = b"\0\0\0\0" + bytes(4) + b"\x01\0"
+        frames = [versions(1), request(PRODUCE, version, 2, without_acks), versions(3)]
+        for address in (site.direct, *site.through.values()):
+            assert ids(converse(address, frames)) == [1]
 
 
 @pytest.mark.promise("unsupported-requests.md", "ApiVersions goes to the broker in any version.")
@@ -135,16 +143,6 @@ def test_any_version_of_api_versions_is_the_brokers(site: Site) -> None:
         through, direct = converse(site.through["empty"], frames), converse(site.direct, frames)
         assert through[0] == direct[0]
         assert through[0][4:6] == (35).to_bytes(2, "big")
-
-
-@pytest.mark.promise("unsupported-requests.md", "An unsupported Produce without acks ends the connection.")
-@each("policy", POLICIES)
-def test_a_producer_without_acks_gets_no_answer(site: Site, policy: str) -> None:
-    body = struct.pack(">hhi", -1, 0, 1000) + NO_TOPICS  # v1 and v2 have no transactional id
-    for version, layout in ((99, b"\0\0\0\0" + bytes(4) + b"\x01\0"), (2, body[2:])):
-        frames = [versions(1), request(PRODUCE, version, 2, layout), versions(3)]
-        assert ids(converse(site.direct, frames)) == [1]
-        assert ids(converse(site.through[policy], frames)) == [1]
 
 
 @pytest.mark.promise("unsupported-requests.md", "A size or a header that cannot be a request's ends the connection.")
