@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 import yaml
 
 from proxy.local.jars import cache_dir
+from tests.deploy.running import output_of
 from tests.tools import fetched
 
 ROOT = Path(__file__).parents[2]
@@ -52,15 +52,8 @@ def render(helm: Path, tmp_path: Path) -> Render:
 
     def rendered(values: Manifest | None = None, chart: Path = CHART) -> list[Manifest]:
         (tmp_path / "values.yaml").write_text(yaml.safe_dump(values or {}))
-        done = subprocess.run(
-            [helm, "template", "kafka", chart, "--namespace", "prod", "--values", tmp_path / "values.yaml"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return [manifest for manifest in yaml.safe_load_all(done.stdout) if manifest]
+        said = output_of(helm, "template", "kafka", chart, "--namespace", "prod", "--values", tmp_path / "values.yaml")
+        return [manifest for manifest in yaml.safe_load_all(said) if manifest]
 
     return rendered
 
@@ -89,9 +82,7 @@ def patched(tmp_path: Path) -> list[Manifest]:
     pod["volumes"] = [{"name": "data", "emptyDir": {}}]
     (tmp_path / "kafka.yaml").write_text(yaml.safe_dump(kafka))
     (tmp_path / "kustomization.yaml").write_text("resources: [kafka.yaml]\ncomponents: [brokerside]\n")
-    done = subprocess.run([kubectl, "kustomize", tmp_path], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return list(yaml.safe_load_all(done.stdout))
+    return list(yaml.safe_load_all(output_of(kubectl, "kustomize", tmp_path)))
 
 
 def only(manifests: list[Manifest], kind: str) -> Manifest:

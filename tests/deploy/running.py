@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -26,6 +27,14 @@ def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE)
     while not condition():
         assert time.monotonic() < deadline, f"after {seconds:.0f} s not yet: {what}"
         time.sleep(0.05)
+
+
+def output_of(*command: object, timeout: float = 120, **options: Any) -> str:
+    """What a command prints, which has to succeed. ``options``: of ``subprocess.run``."""
+    words = list(map(str, command))
+    done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @dataclass(frozen=True)

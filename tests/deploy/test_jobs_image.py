@@ -16,7 +16,7 @@ from proxy.local.cluster import ClusterState
 from proxy.local.jars import resolve
 from proxy.local.sidecars import SidecarProcess
 from tests.deploy.podman import Podman, jobs, podman
-from tests.deploy.running import Running, transfer, until
+from tests.deploy.running import Running, output_of, transfer, until
 
 pytestmark = [pytest.mark.deploy, pytest.mark.kafka, pytest.mark.timeout(1200)]
 
@@ -54,7 +54,7 @@ def test_what_passed_a_sidecar_becomes_tables(
     os.chown(state, USER, USER)
 
     # With -Xshare:on Java ends if it cannot use the archive of classes that the image has.
-    said = images(
+    images(
         "run", "--rm", "--network", "host", "--read-only", "--cap-drop", "all", "--security-opt", "no-new-privileges",
         "--tmpfs", "/tmp:mode=1777", "--memory", "4g", "--env", "JAVA_TOOL_OPTIONS=-Xshare:on",
         "--volume", f"{state}:/var/lib/brokerside",
@@ -64,10 +64,8 @@ def test_what_passed_a_sidecar_becomes_tables(
     )  # fmt: skip
 
     sql = f"SELECT sum(records) AS records FROM traffic WHERE api = 'Produce' AND topic = '{topic}'"
-    command = [sys.executable, "-m", "proxy", "query", "--tables", state / "tables", sql, "-o", "json"]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert found.returncode == 0, f"{found.stderr}\n{said}"
-    assert json.loads(found.stdout) == [{"records": RECORDS}]
+    found = output_of(sys.executable, "-m", "proxy", "query", "--tables", state / "tables", sql, "-o", "json")
+    assert json.loads(found) == [{"records": RECORDS}]
     owned = {path.stat().st_uid for path in state.rglob("*")}
     assert owned == {USER}
 

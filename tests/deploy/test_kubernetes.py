@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from proxy import __version__
 from proxy.cli import _parser
 from proxy.config import Config, load
 from tests.deploy.manifests import CHART, EVERYTHING, ROOT, Manifest, Render, environment, only, sidecar_of
+from tests.deploy.running import output_of
 from tests.tools.environment import made
 
 VERSIONS = ("1.29", "1.34")
@@ -35,14 +35,7 @@ def valid(manifests: list[Manifest], folder: Path) -> None:
     known = [one for one in manifests if "monitoring.coreos.com" not in one["apiVersion"]]
     (folder / "manifests.yaml").write_text(yaml.safe_dump_all(known))
     for version in VERSIONS:
-        done = subprocess.run(
-            [made("deploy") / "bin/kubernetes-validate", "--strict", "-k", version, folder / "manifests.yaml"],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        output_of(made("deploy") / "bin/kubernetes-validate", "--strict", "-k", version, folder / "manifests.yaml")
 
 
 def config_of(manifests: list[Manifest], name: str, ordinal: int, folder: Path) -> Config:
@@ -164,12 +157,5 @@ def test_the_schema_takes_every_key_there_is() -> None:
     del example["broker.id"]
     schema = json.loads((CHART / "values.schema.json").read_text())
     script = "import json, sys, jsonschema; jsonschema.validate(**json.load(sys.stdin))"
-    done = subprocess.run(
-        [made("deploy") / "bin/python", "-c", script],
-        input=json.dumps({"instance": {"config": example}, "schema": schema}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    arguments = json.dumps({"instance": {"config": example}, "schema": schema})
+    output_of(made("deploy") / "bin/python", "-c", script, input=arguments)

@@ -11,7 +11,6 @@ import subprocess
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -96,39 +95,10 @@ def test_java_clients_counted_the_same(proxied: Proxied, program: Path, jars: st
         assert not [event for event in events if event.decode in ("malformed", "unsupported")]
 
 
-@pytest.fixture
-def everything(proxied: Proxied) -> Callable[[], list[RequestEvent]]:
-    """Returns every event since the test began, once there is one for each frame; compares bytes as well."""
-    before = proxied.quiet()
-
-    def events() -> list[RequestEvent]:
-        after = proxied.quiet()
-
-        def grown(name: str, **labels: str) -> int:
-            return int(sample(after, name, **labels) - sample(before, name, **labels))
-
-        frames = grown("brokerside_requests_total")
-        reported = newest(proxied, frames)
-        by_api = Counter(event.api for event in reported)
-        assert {api: grown("brokerside_requests_total", api=api) for api in by_api} == dict(by_api)
-        assert sum(event.request_bytes for event in reported) == grown(
-            "brokerside_bytes_total", direction="client_to_broker"
-        )
-        answered = sum(event.response_bytes - added(event) for event in reported)
-        from_broker = grown("brokerside_bytes_total", direction="broker_to_client")
-        if any(event.outcome == "connection_lost" for event in reported):
-            assert answered <= from_broker  # a client may leave while its answer comes in
-        else:
-            assert answered == from_broker
-        assert grown("brokerside_frames_invalid_total") == 0
-        return reported
-
-    return events
-
-
 @pytest.mark.promise("audit-event.md", "Events have the requests, bytes and records that clients counted.")
 @pytest.mark.parametrize("protocol", [pytest.param("classic", marks=pytest.mark.slow), "consumer"])
-def test_librdkafka(proxied: Proxied, everything: Callable[[], list[RequestEvent]], protocol: str) -> None:
+def test_librdkafka(proxied: Proxied, protocol: str) -> None:
+    before = proxied.quiet()
     topic = f"every-rdkafka-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": proxied.state.bootstrap})
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
@@ -138,7 +108,28 @@ def test_librdkafka(proxied: Proxied, everything: Callable[[], list[RequestEvent
     assert len(consume(proxied.state.bootstrap, topic, 5 * RECORDS, **{"group.protocol": protocol})) == 5 * RECORDS
     admin.delete_topics([topic])[topic].result(30)
     del admin  # its connections end with it
-    check_records(everything(), topic, 5 * RECORDS)
+    after = proxied.quiet()
+
+    def grown(name: str, **labels: str) -> int:
+        return int(sample(after, name, **labels) - sample(before, name, **labels))
+
+    events = newest(proxied, grown("brokerside_requests_total"))
+    by_api = Counter(event.api for event in events)
+    assert {api: grown("brokerside_requests_total", api=api) for api in by_api} == dict(by_api)
+    from_client, from_broker = (
+        grown("brokerside_bytes_total", direction=way) for way in ("client_to_broker", "broker_to_client")
+    )
+    assert sum(event.request_bytes for event in events) == from_client
+    answered = sum(event.response_bytes - added(event) for event in events)
+    if any(event.outcome == "connection_lost" for event in events):
+        assert answered <= from_broker  # a client may leave while its answer comes in
+    else:
+        assert answered == from_broker
+    assert grown("brokerside_frames_invalid_total") == 0
+    assert records(events, "Produce", topic) == 5 * RECORDS
+    assert records(events, "Fetch", topic) >= 5 * RECORDS
+    assert not [part for event in events for part in event.topics if part.topic.startswith("id:")]
+    assert not [event for event in events if event.decode in ("malformed", "unsupported")]
 
 
 def added(event: RequestEvent) -> int:
@@ -146,14 +137,6 @@ def added(event: RequestEvent) -> int:
     if event.api != "ApiVersions" or event.outcome != "answered" or event.error_code:
         return 0
     return 7 if event.api_version >= 3 else 6
-
-
-def check_records(events: list[RequestEvent], topic: str, count: int) -> None:
-    """Records acknowledged are those produced; those fetched at least as many, and no topic is an id only."""
-    assert records(events, "Produce", topic) == count
-    assert records(events, "Fetch", topic) >= count
-    assert not [part for event in events for part in event.topics if part.topic.startswith("id:")]
-    assert not [event for event in events if event.decode in ("malformed", "unsupported")]
 
 
 def newest(proxied: Proxied, count: int) -> list[RequestEvent]:
