@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import math
 
-from proxy.limits.model import (
-    UNLIMITED,
-    AddressState,
-    Limits,
-    LimitState,
-    ListenerLimits,
-    PrincipalState,
-    QuotasState,
-)
+from proxy.limits.model import UNLIMITED, AddressState, Limits, LimitState, ListenerLimits, PrincipalState, QuotasState
 from tests.unit.limits.simulation import Simulation
 
 RATE, CONNECTIONS = "connection_creation_rate", "connections"

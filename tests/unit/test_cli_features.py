@@ -7,16 +7,8 @@ from pathlib import Path
 import pytest
 
 from proxy.commands.feature_lines import raise_all, report_lines, report_of
-from proxy.features.catalog import (
-    AUDIT_EVENT_SCHEMA,
-    BROKER_METADATA,
-    COORDINATOR_PROTOCOL,
-    QUOTA_IP,
-    LevelRange,
-)
-from proxy.features.records import (
-    FeatureUpdate,
-)
+from proxy.features.catalog import AUDIT_EVENT_SCHEMA, BROKER_METADATA, COORDINATOR_PROTOCOL, QUOTA_IP, LevelRange
+from proxy.features.records import FeatureUpdate
 from proxy.interceptors.broker_metadata import BrokerEntry
 from proxy.rpc.feature_messages import DescribedFeatures
 from tests.integration.conftest import free_port

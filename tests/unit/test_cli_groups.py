@@ -10,13 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from proxy.coordinator.status import (
-    ConsumerStatus,
-    CoordinatorStatus,
-    GroupsListing,
-    GroupStatus,
-    RebalanceStatus,
-)
+from proxy.coordinator.status import ConsumerStatus, CoordinatorStatus, GroupsListing, GroupStatus, RebalanceStatus
 from proxy.coordinator.view import NO_COORDINATOR
 from proxy.groups_view import dump_paths, format_group, format_groups
 from proxy.net.group_pages import GroupPages

@@ -142,12 +142,7 @@ class Running:
         self.machines: list[Machine] = []
         self.views: list[GroupsView] = []
         self.coordinator = GroupCoordinator(
-            self.config,
-            self._make,
-            self.consumers,
-            self._make_cluster,
-            self.views.append,
-            now=lambda: self.now,
+            self.config, self._make, self.consumers, self._make_cluster, self.views.append, now=lambda: self.now
         )
 
     def _make_cluster(self, on_event: Callable[[Event], None], on_view: Callable[[GroupsView], None]) -> Cluster:

@@ -85,8 +85,7 @@ def test_nothing_is_read_where_the_cluster_has_the_quotas() -> None:
 
 
 @pytest.mark.promise(
-    "limits.md",
-    "`ip.store: file` closes the connection of a change with more than 200 entries, entities and settings.",
+    "limits.md", "`ip.store: file` closes the connection of a change with more than 200 entries, entities and settings."
 )
 @each("version", VERSIONS)
 def test_a_quota_of_an_address_among_too_many_parts_closes_the_connection(version: int) -> None:

@@ -109,8 +109,7 @@ def test_without_a_feature_of_the_fleet_it_is_forwarded(version: int, updates: t
 
 
 @pytest.mark.promise(
-    "features.md",
-    "An update of features of brokers and of sidecars together is refused before the broker is asked.",
+    "features.md", "An update of features of brokers and of sidecars together is refused before the broker is asked."
 )
 @each("version", VERSIONS)
 @each("updates", [(RAISE, OF_THE_BROKER), (OF_THE_BROKER, RAISE)])

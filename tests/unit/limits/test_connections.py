@@ -20,10 +20,7 @@ from proxy.limits.model import (
     ThrottleAction,
 )
 from proxy.limits.quotas_state import MAX_ADDRESSES_SHOWN
-from proxy.limits.throttle_reports import (
-    MANY,
-    ThrottleAggregator,
-)
+from proxy.limits.throttle_reports import MANY, ThrottleAggregator
 from tests.unit.limits.simulation import A, B, Simulation, admitted, limits, refused
 
 
@@ -300,9 +297,6 @@ def test_of_more_addresses_than_are_reported_the_rest_is_reported_together() -> 
     reports = gathered.take_reports()
     named = [report for report in reports if report.address != MANY]
     assert len(named) == module.MAX_REPORTS
-    assert {report.action: report.count for report in reports if report.address == MANY} == {
-        "hold": 1_334,
-        "drop": 666,
-    }
+    assert {report.action: report.count for report in reports if report.address == MANY} == {"hold": 1_334, "drop": 666}
     assert sum(report.count for report in reports) == 3_001
     assert max(report.last_at for report in named) == 3_000.0

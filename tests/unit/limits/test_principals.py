@@ -9,13 +9,7 @@ from itertools import count
 import pytest
 
 from proxy.limits import principal_quotas
-from proxy.limits.model import (
-    DEFAULT_USER,
-    Limits,
-    ListenerLimits,
-    Quota,
-    Throttle,
-)
+from proxy.limits.model import DEFAULT_USER, Limits, ListenerLimits, Quota, Throttle
 from proxy.limits.principal_quotas import PrincipalQuotas
 from tests.unit.limits.simulation import A
 

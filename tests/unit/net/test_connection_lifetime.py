@@ -6,13 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from proxy.net.connection_lifetime import (
-    AGE_SPREAD,
-    PATIENCE,
-    RESPONSE_READ_TIME,
-    SPREAD_STEPS,
-    ConnectionLifetime,
-)
+from proxy.net.connection_lifetime import AGE_SPREAD, PATIENCE, RESPONSE_READ_TIME, SPREAD_STEPS, ConnectionLifetime
 from proxy.net.ticker import TICK_INTERVAL
 
 

@@ -8,13 +8,7 @@ import pytest
 from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection
 from proxy.core.session import Session
-from proxy.net.connection_setup import (
-    MAX_TICK_GAP,
-    SETUP_TIMEOUT,
-    SetupDeadlines,
-    has_unread_bytes,
-    is_set_up,
-)
+from proxy.net.connection_setup import MAX_TICK_GAP, SETUP_TIMEOUT, SetupDeadlines, has_unread_bytes, is_set_up
 from proxy.net.relay import Relay
 from proxy.net.ticker import TICK_INTERVAL
 from tests.frames import METADATA, batch, produce, request, response

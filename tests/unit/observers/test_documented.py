@@ -18,15 +18,7 @@ from proxy.core.schema import WITHHELD
 from proxy.interceptors.broker_metadata import BrokerEntry, encode_request, encode_response
 from tests.golden.frames import FOLDER, load
 from tests.tools.fragments import ROOT, example
-from tests.unit.observers.samples import (
-    FETCH,
-    METADATA,
-    PRINTED_ID,
-    PRODUCE,
-    TOPIC_ID,
-    exchange,
-    produce,
-)
+from tests.unit.observers.samples import FETCH, METADATA, PRINTED_ID, PRODUCE, TOPIC_ID, exchange, produce
 
 SHARE_FETCH = 78
 

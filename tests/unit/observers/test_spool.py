@@ -18,12 +18,7 @@ from msgspec.structs import replace
 
 from observers import observed_counter as module
 from observers.ledger import LEDGER_FILE, SLOT_BYTES, Ledger, LedgerEntry, LedgerLocked
-from observers.observed_counter import (
-    SHARED_MEMORY,
-    ObservedCounter,
-    delete_orphaned_counters,
-    read_counter,
-)
+from observers.observed_counter import SHARED_MEMORY, ObservedCounter, delete_orphaned_counters, read_counter
 from observers.spool import SEGMENT_SUFFIX, Spool, StoredBlock, TornRange
 
 BLOCK = 10
