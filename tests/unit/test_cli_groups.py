@@ -24,32 +24,14 @@ pytestmark = pytest.mark.usefixtures("late_requests")
 NOW = 1_000_000.0
 
 ALICE = ConsumerStatus(
-    consumer_id="c/1",
-    state="fetching",
-    client_id="app",
-    principal="User:alice",
-    client_ip="10.0.0.7",
-    listener="CLIENT",
-    session_timeout_ms=6000,
-    auto_commit=True,
-    topic_count='{"t":1}',
-    threads={"c/1-0": {"t": [0, 1]}},
-    last_heard=NOW - 1.5,
-    offsets={"t": {0: 1234}},
-)
+    consumer_id="c/1", state="fetching", client_id="app", principal="User:alice", client_ip="10.0.0.7",
+    listener="CLIENT", session_timeout_ms=6000, auto_commit=True, topic_count='{"t":1}',
+    threads={"c/1-0": {"t": [0, 1]}}, last_heard=NOW - 1.5, offsets={"t": {0: 1234}},
+)  # fmt: skip
 ORDERS = GroupStatus(
-    group_id="orders\x1b",
-    partition=3,
-    state="stable",
-    generation=7,
-    level=1,
-    members=1,
-    owned=2,
-    unowned=1,
-    frozen=True,
-    last_rebalance=RebalanceStatus("joined", NOW - 300, 321, 2),
-    consumers=[ALICE],
-)
+    group_id="orders\x1b", partition=3, state="stable", generation=7, level=1, members=1, owned=2, unowned=1,
+    frozen=True, last_rebalance=RebalanceStatus("joined", NOW - 300, 321, 2), consumers=[ALICE],
+)  # fmt: skip
 EMPTY = GroupStatus("dump", 0, "empty", 0, 1, 0, 0, 0)
 
 

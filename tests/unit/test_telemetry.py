@@ -220,28 +220,11 @@ def test_a_log_that_cannot_be_written_is_no_error() -> None:
 
 OBSERVER = ObserverStats("a:B", 5, {"queue_full": 4}, 3, 2, 6, True, {"record_request": 7})
 AUDIT = AuditStats(
-    emitted=100,
-    delivered=70,
-    dropped={"queue_full": 15, "closed": 5},
-    spooled=8,
-    queued=2,
-    undelivered={1: 4, 2: 18},
-    queued_bytes=5,
-    spool_bytes=900,
-    spool_problem="the spool /s cannot be used",
-    replayed=12,
-    replay_lost=1,
-    observed=102,
-    taken=102,
-    problems={"compacted": "it is"},
-    records_delivered=4,
-    bytes_delivered=3,
-    hidden=2,
-    partly_hidden=3,
-    topic_look_ups=1,
-    levels={2: 1},
-    searched={7.5: 1},
-)
+    emitted=100, delivered=70, dropped={"queue_full": 15, "closed": 5}, spooled=8, queued=2, undelivered={1: 4, 2: 18},
+    queued_bytes=5, spool_bytes=900, spool_problem="the spool /s cannot be used", replayed=12, replay_lost=1,
+    observed=102, taken=102, problems={"compacted": "it is"}, records_delivered=4, bytes_delivered=3, hidden=2,
+    partly_hidden=3, topic_look_ups=1, levels={2: 1}, searched={7.5: 1},
+)  # fmt: skip
 
 
 def scrape(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
@@ -352,28 +335,13 @@ def test_counts_of_observers_and_the_process():
 @pytest.mark.promise("metrics.md", "The OpenTelemetry logs have the audit's counts, under their own name.")
 def test_the_opentelemetry_logs_have_the_counts_of_the_audit_under_their_own_name():
     counts = {
-        ("emitted_total",): 100,
-        ("delivered_total",): 70,
-        ("dropped_total", "queue_full"): 15,
-        ("dropped_total", "closed"): 5,
-        ("spooled",): 8,
-        ("queued",): 2,
-        ("queued_bytes",): 5,
-        ("left_total",): 0,
-        ("spool_bytes",): 900,
-        ("spool_failed",): 1,
-        ("replayed_total",): 12,
-        ("replay_lost_total",): 1,
-        ("topic_problem", "compacted"): 1,
-        ("observed_total",): 102,
-        ("records_total",): 4,
-        ("bytes_total",): 3,
-        ("hidden_total",): 2,
-        ("partly_hidden_total",): 3,
-        ("topic_look_ups_total",): 1,
-        ("undelivered", "1"): 4,
+        ("emitted_total",): 100, ("delivered_total",): 70, ("dropped_total", "queue_full"): 15,
+        ("dropped_total", "closed"): 5, ("spooled",): 8, ("queued",): 2, ("queued_bytes",): 5, ("left_total",): 0,
+        ("spool_bytes",): 900, ("spool_failed",): 1, ("replayed_total",): 12, ("replay_lost_total",): 1,
+        ("topic_problem", "compacted"): 1, ("observed_total",): 102, ("records_total",): 4, ("bytes_total",): 3,
+        ("hidden_total",): 2, ("partly_hidden_total",): 3, ("topic_look_ups_total",): 1, ("undelivered", "1"): 4,
         ("undelivered", "2"): 18,
-    }
+    }  # fmt: skip
     for kind, other in (("audit", "opentelemetry"), ("opentelemetry", "audit")):
         found = scrape(Snapshot({}, **{kind: structs.asdict(AUDIT)}))
         own = {key for key in counts if kind == "audit" or not key[0].startswith(("topic_", "undelivered"))}
