@@ -49,7 +49,6 @@ def hang_up(connection: socket.socket, _: Request) -> None:
 
 
 def say_nothing(connection: socket.socket, _: Request) -> None:
-    """Until the other side gives up."""
     while connection.recv(1):
         pass
     raise ConnectionError
@@ -146,12 +145,10 @@ class Collector:
         return f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}"
 
     def open(self) -> None:
-        """Listen, on the same port as before."""
         self._server = _Server(self)
         threading.Thread(target=self._server.serve_forever, args=[0.02], daemon=True).start()
 
     def close(self) -> None:
-        """Refuse connections, and close those that there are."""
         if self._server is None:
             return
         self._server.shutdown()

@@ -18,7 +18,6 @@ from tests.tools.kafka_tools import KafkaTools
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
     return free_ports(1)[0]
 
 
@@ -40,7 +39,6 @@ def bare_sidecar(cluster: ClusterState) -> Iterator[SidecarProcess]:
 
 @pytest.fixture(scope="module")
 def tools() -> Iterator[KafkaTools]:
-    """Kafka's own tools."""
     with KafkaTools() as started:
         yield started
 

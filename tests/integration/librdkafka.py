@@ -11,7 +11,6 @@ LARGE = 50 * 1024 * 1024
 
 
 def produce(bootstrap: str, topic: str, values: list[bytes], **settings: str | int) -> int:
-    """Produce ``values`` and return how many the broker acknowledged."""
     acknowledged = 0
 
     def delivered(error: object, _: object) -> None:

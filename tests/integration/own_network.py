@@ -56,8 +56,6 @@ class Direction(Enum):
 
 
 class OwnNetwork:
-    """The namespace; see ``own_network``."""
-
     def __init__(self) -> None:
         self._hosts: dict[str, int] = {}
         self._rules = count(FIRST_RULE)

@@ -25,8 +25,6 @@ FILE = "TEST_RECORDER_FILE"
 
 
 class Recorded(msgspec.Struct, omit_defaults=True):
-    """One exchange, or one change of a connection."""
-
     what: Literal["exchange", "opened", "authenticated", "authentication_failed", "closed"]
     connection: str
     principal: str
@@ -56,7 +54,6 @@ class ObservedCall(msgspec.Struct, omit_defaults=True):
 
 
 def read(path: Path, kind: type[Any] = Recorded) -> list[Any]:
-    """What was written so far."""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     return [msgspec.json.decode(line, type=kind) for line in lines if line.endswith(b"\n")]
 
@@ -133,7 +130,5 @@ class Onlooker:
 
 
 class MetadataOnlooker(Onlooker):
-    """Wants Metadata alone."""
-
     def wants(self, api_key: int, api_version: int) -> bool:
         return api_key == METADATA

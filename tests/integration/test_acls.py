@@ -63,7 +63,6 @@ class Right(NamedTuple):
     prefixed: bool = False
 
     def covers(self, used: Right) -> bool:
-        """Whether this ACL is one by which ``used`` was allowed."""
         if self.resource_name != "*" and self.prefixed != (self.resource_name != used.resource_name):
             return False
         return (

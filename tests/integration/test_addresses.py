@@ -235,7 +235,6 @@ def test_a_sidecar_before_another_broker_says_so(brokers: Site) -> None:
 @newest
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 def test_clients_of_other_languages(brokers: Site, client: Client) -> None:
-    """They describe a topic, produce, consume in a group and commit."""
     sent = [f"{number:06d}\t{'x' * (number % 500)}" for number in range(600)]
     name = new_topic(brokers.state, client.name)
     report = client.run([brokers.bootstrap, name, f"{name}-group", "rewriting", "3"], sent)
@@ -315,7 +314,6 @@ def started(name: str, *args: str) -> Iterator[subprocess.Popen[str]]:
     "A broker that advertises its own address gets clients that dial the sidecar, with `rewrite.addresses` alone.",
 )
 def test_a_client_gets_the_address_of_its_listener_and_works(cluster: ClusterState, topic: str, tmp_path: Path) -> None:
-    """The broker advertises an address where nobody listens."""
     node = cluster.nodes[0]
     address, admin = (f"{HOST}:{port}" for port in free_ports(2))
     config = broker.sidecar_config(node)

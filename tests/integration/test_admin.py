@@ -191,8 +191,6 @@ async def test_what_is_being_answered_keeps_its_place(monkeypatch: pytest.Monkey
 
 
 class Gated:
-    """Of a sidecar, what the endpoint asks."""
-
     readiness_problem = None
     degradation = ""
 

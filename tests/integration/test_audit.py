@@ -91,7 +91,6 @@ def events(read: list[Envelope], kind: Any = object) -> list[Any]:
 
 
 def touched(read: list[Envelope]) -> list[PartitionOfEvent]:
-    """Every partition in an event."""
     return [part for e in read for event in e.events if isinstance(event, RequestEvent) for part in event.topics]
 
 
@@ -262,7 +261,6 @@ def _change_a_topic(admin: AdminClient) -> None:
 
 
 def _read_and_write(settings: dict[str, str], audit_topic: str) -> None:
-    """Read the audit topic through the sidecar, and try to write to it."""
     until(lambda: audit_topic in AdminClient(settings).list_topics(timeout=60).topics)
     consumer = Consumer({**settings, "group.id": "none", "enable.auto.commit": False})
     consumer.assign([TopicPartition(audit_topic, partition, 0) for partition in range(12)])

@@ -112,7 +112,6 @@ SIZE = 25_000
 
 @pytest.fixture
 def limited(cluster: ClusterState) -> Iterator[str]:
-    """A client id that may produce and consume little."""
     client_id = f"limited-{uuid.uuid4().hex[:8]}"
     keys = ("producer_byte_rate", "consumer_byte_rate")
     with Peer(cluster.internal_bootstrap) as peer:
@@ -166,7 +165,6 @@ def test_they_are_those_of_the_wire(cluster: ClusterState, sidecar: SidecarProce
 
 
 def events_of(cluster: ClusterState, client_id: str, count: int) -> list[RequestEvent]:
-    """The events of all requests of ``client_id``, once there are ``count``."""
     every = events(envelopes(cluster.internal_bootstrap, AUDIT), RequestEvent)
     found = [event for event in every if event.client_id == client_id]
     return found if len(found) == count else []

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.compiled.exchange import Exchange
 from proxy.config import load
 from proxy.core.exchange import ConnectionTransition
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, SUPPORTED, LevelRange
@@ -45,8 +44,6 @@ from tests.integration.sidecars import until_async
 
 
 class Bench:
-    """Who is_ready, and clients given to it by hand."""
-
     def __init__(self, path: Path) -> None:
         self.config = load(path)
         self.ticker = Ticker()
@@ -135,7 +132,7 @@ def workers(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def run(tmp_path: Path, workers: int) -> Run:
-    """Carry to a peer that behaves as the test says; ``GONE`` is a listener whose upstream nobody can_receive on."""
+    """Carry to a peer that behaves as the test says; ``GONE`` is a listener whose upstream nobody listens on."""
 
     @asynccontextmanager
     async def run(behaviour: Behaviour = answer_in_order, observers: str = "") -> AsyncIterator[Bench]:
@@ -157,11 +154,10 @@ REPORT = AggregatedThrottle(
 
 
 class PrintingObserver:
-    def configure(self, configs: object) -> None:
+    def _ignore(self, *given: object) -> None:
         pass
 
-    def record_exchanges(self, exchanges: Sequence[Exchange], dropped: int) -> None:
-        pass
+    configure = record_exchanges = close = _ignore
 
     def record_changes(self, changes: Sequence[ConnectionTransition], dropped: int) -> None:
         for each in changes:
@@ -171,9 +167,6 @@ class PrintingObserver:
     def record_throttles(self, reports: Sequence[AggregatedThrottle], dropped: int) -> None:
         for each in reports:
             os.write(2, f"throttled {each.listener} {each.address} {each.count}\n".encode())  # a whole line at once
-
-    def close(self, timeout: float) -> None:
-        pass
 
 
 @pytest.mark.promise(
@@ -330,7 +323,6 @@ async def test_levels_are_those_of_every_process_and_of_those_to_come(run: Run, 
     "request was may be silent.",
 )
 async def test_open_connections_are_listed_and_closed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By an operator, and by limits that a reload brought."""
     monkeypatch.setattr(worker_connections, "REPLY_TIMEOUT", 60.0)
     async with run() as bench:
         if isinstance(bench.handler, DataPlane):  # workers have their own
@@ -400,8 +392,6 @@ class Broker:
 
 
 class Site(Bench):
-    """Who is_ready, before a broker; ``answer`` takes a connection of its own."""
-
     broker: Broker
 
     async def answer(self, frame: bytes) -> bytes:
@@ -417,7 +407,6 @@ class Site(Bench):
                 writer.close()
 
     async def every(self, frame: bytes, answer: Callable[[bytes], bool]) -> None:
-        """Wait until every process gives an answer that is so."""
         async with asyncio.timeout(60):
             while not all([answer(await self.answer(frame)) for _ in range(4)]):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
@@ -472,7 +461,6 @@ async def test_what_the_broker_supports_is_learned_again(run_site: RunSite, monk
     monkeypatch.setattr(api_versions_probe, "MIN_PROBE_INTERVAL", 0.0)
 
     async def forwarded() -> bool:
-        """Whether the broker gets a request of Metadata 13."""
         (counters,) = site.handler.listener_counters.values()
         count = counters.intercepted[METADATA, "replied"]
         await site.answer(request(METADATA, 13, 1))
@@ -575,8 +563,6 @@ REFRESH = 2.0
 
 
 class PoolBench(Bench):
-    """Whose clients connect by themselves."""
-
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         assert isinstance(self.handler, WorkerPool)
@@ -589,12 +575,10 @@ class PoolBench(Bench):
         return self.workers._workers[number]
 
     async def silent(self, number: int) -> None:
-        """Stop a worker, and wait until it is taken for silent."""
         os.kill(self.worker(number).pid, signal.SIGSTOP)
         await self.until(lambda: not self.worker(number).is_available)
 
     async def serves(self, count: int) -> None:
-        """Connect so many clients, which stay; each has to get an answer."""
         for _ in range(count):
             reader, writer = await asyncio.open_connection("127.0.0.1", self.config.listeners[0].bind.port)
             self.writers.append(writer)

@@ -86,7 +86,6 @@ def placed(text: str, ports: dict[int, int]) -> str:
 
 @contextmanager
 def a_broker(folder: Path, properties: dict[str, str], ports: dict[int, int]) -> Iterator[None]:
-    """A new one that has these properties beside those that Kafka ships."""
     lines = dict(line.split("=", 1) for line in SHIPPED.splitlines()) | properties
     path = folder / "server.properties"
     text = placed("\n".join(f"{key}={value}" for key, value in lines.items()), ports)

@@ -125,7 +125,6 @@ def load(site: HotSite, cluster: ClusterState, topic: str) -> Iterator[Load]:
 
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
-    """Starts a crowd with a plan. What still runs when the test has ended is killed."""
     running: list[asyncio.subprocess.Process] = []
 
     async def start(plan: Plan) -> asyncio.subprocess.Process:

@@ -20,7 +20,6 @@ from tests.integration.conftest import free_port
 
 
 def pin(name: str) -> Pin:
-    """The jar ``name``, as the repository serves it when all is well."""
     content = name.encode() * 1000
     return Pin("org.example", name, "1.0", hashlib.sha256(content).hexdigest(), len(content))
 
@@ -37,21 +36,18 @@ class Repository:
         repository = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
-            def do_HEAD(self) -> None:
-                self.answer(body=False)
-
             def do_GET(self) -> None:
-                self.answer(body=True)
-
-            def answer(self, *, body: bool) -> None:
                 name = self.path.split("/")[-1].split("-")[0]
                 status, content = repository.spoil(name, name.encode() * 1000)
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
-                if body:
+                if self.command == "GET":
                     repository.served.append(name)
                     self.wfile.write(content)
+
+            def do_HEAD(self) -> None:
+                self.do_GET()
 
             def log_message(self, format: str, *args: object) -> None:
                 return

@@ -43,8 +43,6 @@ NUMBER, RATE = "connections", "connection_creation_rate"
 
 
 class Site:
-    """A sidecar, and its clients."""
-
     def __init__(self, folder: Path, listeners: list[dict[str, Any]], settings: dict[str, Any]) -> None:
         self.admin = Endpoint("127.0.0.1", free_ports(1)[0])
         self.config = {"broker.id": 1, "listeners": listeners, "admin": {"bind": str(self.admin)}, **settings}
@@ -343,7 +341,6 @@ def is_served(peer: Peer) -> bool:
 
 
 def is_closed(peer: Peer) -> bool:
-    """Whether the sidecar closes it, without another request of its client."""
     try:
         return peer.sock.recv(1) == b""
     except ConnectionResetError:

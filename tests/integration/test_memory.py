@@ -18,6 +18,7 @@ import pytest
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
+from proxy.net.data_plane import AUDIT_OBSERVER
 from tests.frames import API_VERSIONS, METADATA, batch, request, response
 from tests.integration import sidecars
 from tests.integration.metrics import sample
@@ -59,8 +60,6 @@ METADATA_SIZE = 4 * MIB
 
 
 class Weighed:
-    """A sidecar process, its metrics and its resident memory."""
-
     def __init__(self, process: SidecarProcess, address: tuple[str, int]) -> None:
         self._process = process
         self.address = address
@@ -154,36 +153,25 @@ async def send_fetched(writer: Writer, correlation_id: int, frame: bytes) -> Non
             await writer.drain()
 
 
-async def receive(sock: socket.socket, size: int) -> None:
-    loop = asyncio.get_running_loop()
-    buffer = bytearray(256 * KIB)
-    while size:
-        count = await loop.sock_recv_into(sock, memoryview(buffer)[:size])
-        assert count
-        size -= count
+async def fetch_all(reader: Reader, writer: Writer, size: int) -> None:
+    writer.write(fetch(1, size))
+    left = int.from_bytes(await reader.readexactly(4), "big")
+    while left:
+        left -= len(await reader.readexactly(min(left, MIB)))
 
 
-async def fetch_all(sock: socket.socket, size: int) -> None:
-    loop = asyncio.get_running_loop()
-    await loop.sock_sendall(sock, fetch(1, size))
-    head = await loop.sock_recv(sock, 4)
-    await receive(sock, int.from_bytes(head, "big"))
+def observed_by(observer: str, cluster: ClusterState) -> dict[str, Any]:
+    observed = {"observer.class.names": [observer], "audit": {"topic": "audit-of-memory"}}
+    return observed | {"internal.bootstrap.servers": cluster.internal_bootstrap}
 
 
 class Keeper:
     """An observer that wants to read every body, and keeps none."""
 
-    def configure(self, configs: object) -> None:
+    def _ignore(self, *given: object) -> None:
         pass
 
-    def record_request(self, struct: object, *context: object) -> None:
-        pass
-
-    def record_response(self, struct: object, *context: object) -> None:
-        pass
-
-    def close(self, timeout: float) -> None:
-        pass
+    configure = record_request = record_response = close = _ignore
 
 
 @pytest.mark.kafka
@@ -193,27 +181,22 @@ class Keeper:
 @pytest.mark.slow
 async def test_a_fetch_of_100_mb_takes_less_than_2_mib(cluster: ClusterState, tmp_path: Path) -> None:
     for observer, outcome, count in (
-        ("observers.audit:AuditObserver", "full", 42),  # of each fetch the request and the response
+        (AUDIT_OBSERVER, "full", 42),  # of each fetch the request and the response
         (f"tests.integration.{Path(__file__).stem}:Keeper", "not_kept", 21),
     ):
-        observed = {
-            "internal.bootstrap.servers": cluster.internal_bootstrap,
-            "observer.class.names": [observer],
-            "audit": {"topic": "audit-of-memory"},
-        }
-        async with before_a_peer(tmp_path, **observed) as running:
-            with socket.create_connection(running.address) as sock:
-                sock.setblocking(False)
-                for _ in range(20):  # what is made once, such as the producer's buffers, is not the question
-                    await fetch_all(sock, 2 * len(BATCH))
-                if outcome == "full":
-                    await running.until("audit_delivered_total", 21)  # the connection, too
-                before = running.start_measuring()
-                await fetch_all(sock, 100_000_000)
-                await running.until("decode_total", count, outcome=outcome)
-                if outcome == "full":
-                    await running.until("observer_delivered_total", 22)
-                assert running.peak() - before < 2 * MIB, observer
+        async with before_a_peer(tmp_path, **observed_by(observer, cluster)) as running:
+            client = await asyncio.open_connection(*running.address)
+            for _ in range(20):  # what is made once, such as the producer's buffers, is not the question
+                await fetch_all(*client, 2 * len(BATCH))
+            if outcome == "full":
+                await running.until("audit_delivered_total", 21)  # the connection, too
+            before = running.start_measuring()
+            await fetch_all(*client, 100_000_000)
+            await running.until("decode_total", count, outcome=outcome)
+            if outcome == "full":
+                await running.until("observer_delivered_total", 22)
+            assert running.peak() - before < 2 * MIB, observer
+            client[1].close()
             assert await running.metric("decode_total", outcome=outcome) == count, observer
             assert await running.metric("bytes_total", direction="broker_to_client") > 100_000_000
 
@@ -223,11 +206,7 @@ async def test_a_fetch_of_100_mb_takes_less_than_2_mib(cluster: ClusterState, tm
     "operations.md", "A process with the audit takes 80 MiB of memory, an idle connection 4 KiB and two descriptors."
 )
 async def test_idle_connections_take_little(cluster: ClusterState, tmp_path: Path) -> None:
-    audit = {
-        "internal.bootstrap.servers": cluster.internal_bootstrap,
-        "observer.class.names": ["observers.audit:AuditObserver"],
-        "audit": {"topic": "audit-of-memory"},
-    }
+    audit = observed_by(AUDIT_OBSERVER, cluster)
     async with before_a_peer(tmp_path, **audit) as running, contextlib.AsyncExitStack() as clients:
 
         async def come(count: int) -> tuple[int, int]:
@@ -264,19 +243,19 @@ async def test_readers_of_1_kib_a_second_take_160_kib_each_and_stop_nobody_else(
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, CONSUMER_RECEIVE_BUFFER)
                 sock.setblocking(False)
                 await loop.sock_connect(sock, running.address)
-            other = sockets.enter_context(socket.create_connection(running.address))
-            other.setblocking(False)
-            await fetch_all(other, 10 * len(BATCH))
+            other = await asyncio.open_connection(*running.address)
+            await fetch_all(*other, 10 * len(BATCH))
             before = running.start_measuring()
             async with asyncio.TaskGroup() as tasks:
                 readers = [tasks.create_task(read_slowly(sock)) for sock in slow]
-                await fetch_all(other, 10 * len(BATCH))
+                await fetch_all(*other, 10 * len(BATCH))
                 await running.until("read_pauses_total", SLOW_READERS, side="broker")
-                await fetch_all(other, 10 * len(BATCH))
+                await fetch_all(*other, 10 * len(BATCH))
                 await running.until("audit_delivered_total", 1)  # the slow ones have read a little more
                 peak = running.peak()
                 for reader in readers:
                     reader.cancel()
+            other[1].close()
             assert peak - before <= SLOW_READERS * PER_SLOW_READER
             assert await running.metric("connections_closed_total") <= 1  # the probe of /readyz
 

@@ -45,7 +45,6 @@ MODULE = "tests.integration.recorder"
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where onlookers write."""
     path = tmp_path / "calls.jsonl"
     monkeypatch.setenv(recorder.FILE, str(path))
     return path
@@ -53,7 +52,6 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @contextmanager
 def onlooking(cluster: ClusterState, file: Path, *names: str) -> Iterator[SidecarProcess]:
-    """The cluster's sidecar with other observers."""
     classes = [f"{MODULE}:{name}" for name in names]
     with running(config_of(cluster.nodes[0], **{"observer.class.names": classes}), file.parent) as sidecar:
         yield sidecar
@@ -207,7 +205,6 @@ Recording = tuple[Path, int]
 
 @pytest.fixture(scope="module")
 def recording(cluster: ClusterState, tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    """What a producer sent to the broker, and what came back."""
     folder = tmp_path_factory.mktemp("clients")
     (folder / "counting.py").write_text(COUNTING)
     node = cluster.nodes[0]
@@ -257,7 +254,6 @@ def test_an_observer_that_raises_is_shown_where(recording: Recording) -> None:
 
 @pytest.fixture
 def tapped(cluster: ClusterState) -> Iterator[tuple[list[Tapped], list[Tapped]]]:
-    """What passes between clients and the sidecar, and between the sidecar and the broker."""
     node = cluster.nodes[0]
     between, behind = (f"127.0.0.1:{port}" for port in free_ports(2))
     config = config_of(node, **{"observer.class.names": None})

@@ -64,7 +64,6 @@ def test_a_consumer_is_found_and_closed(cluster: ClusterState, running: tuple[st
         group = f"?group_id=g-{name}"
 
         def fetches() -> bool:
-            """Whether a fetch waits for records."""
             open_ = connections(admin, f"?client_id=c-{name}")["connections"]
             return any(one.get("api_key") == 1 for each in open_ for one in each.get("in_flight_requests", [])[:1])
 
@@ -177,7 +176,6 @@ def test_piped_it_prints_one_page(admin: str) -> None:
 
 
 def test_in_a_terminal_keys_change_what_is_shown(admin: str) -> None:
-    """``b`` groups by the next field, ``q`` ends."""
     master, slave = pty.openpty()
     env = os.environ | {"TERM": "xterm", "COLUMNS": "150", "LINES": "40"}
     process = subprocess.Popen(command(admin), stdin=slave, stdout=slave, stderr=slave, env=env)

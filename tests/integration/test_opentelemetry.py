@@ -52,8 +52,6 @@ def record(first: int = 41, size: int = 0) -> bytes:
 
 
 class Desk:
-    """An exporter, and what it reported."""
-
     def __init__(self, endpoint: str, *, max_bytes: int = 1 << 24, timeout: float = TIMEOUT, **settings: Any) -> None:
         checked = check_settings({"endpoint": endpoint, **settings}, shows_headers=False)
         headers = [("content-encoding", "gzip")] if checked.compresses else []
@@ -76,8 +74,6 @@ class Desk:
             assert self.exporter.send(record(n + 1, size), n + 1)
 
     def settle(self, count: int = 1) -> list[Report]:
-        """Wait for the reports, and return them."""
-
         def done() -> bool:
             self.exporter.poll(0.05)
             return len(self.reports) >= count
@@ -371,7 +367,6 @@ def waiting(sidecar: SidecarProcess) -> float:
 
 
 def balanced(text: str) -> bool:
-    """Whether the accounts of the OpenTelemetry logs agree."""
     names = ("delivered_total", "dropped_total", "spooled", "queued", "left_total")
     counts = [sample(text, f"brokerside_opentelemetry_{name}") for name in names]
     return sample(text, "brokerside_opentelemetry_emitted_total") == sum(counts)

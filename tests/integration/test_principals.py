@@ -198,7 +198,6 @@ def test_a_delegation_token(site: Site, client_id: str) -> None:
 
 
 def failed(site: Site, client_id: str, name: str, mechanism: str, error_code: int) -> None:
-    """One login has failed, and nobody was let in."""
     recorded = site.ended(client_id)
     changes = [one for one in recorded if one.what in {"authenticated", "authentication_failed"}]
     assert [(one.what, one.principal, one.source, one.mechanism, one.error_code) for one in changes] == [

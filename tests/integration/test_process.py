@@ -72,7 +72,6 @@ def write(sidecar: SidecarProcess, config: dict[str, Any]) -> None:
 
 
 def limit(sidecar: SidecarProcess) -> int | None:
-    """What acts now; None before there is an answer."""
     try:
         found = admin_client.get_quotas(Endpoint.parse(sidecar.admin))
     except LocalError:

@@ -47,7 +47,6 @@ spec:
 
 @contextmanager
 def scraped(cluster: ClusterState, folder: Path, *features: str) -> Iterator[Prometheus]:
-    """A server with these features that scrapes a sidecar each second, and evaluates the objectives' rules."""
     node = cluster.nodes[0]
     config = config_of(node)
     config["observer.class.names"].append("observers.request_metrics:RequestMetricsObserver")

@@ -274,7 +274,6 @@ UNSENT = 65_536
 
 @contextmanager
 def intercepting(interceptor: Interceptor) -> Iterator[None]:
-    """New sessions go by the rules of ``interceptor`` and no others."""
     chain = InterceptorChain([interceptor])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connection_manager, "Session", lambda *given: Session(*given[:5], chain, given[6]))
@@ -285,7 +284,6 @@ def intercepting(interceptor: Interceptor) -> Iterator[None]:
 async def answering(
     tmp_path: Path, behaviour: Behaviour, chooser: Callable[[], Interceptor] = Chooser
 ) -> AsyncIterator[Bench]:
-    """A sidecar whose sessions go by the rules of ``Chooser`` and no others."""
     async with bench(tmp_path, behaviour) as running:
         with intercepting(chooser()):
             yield running

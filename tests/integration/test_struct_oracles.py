@@ -48,7 +48,6 @@ ZERO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 @cache
 def defined_by(kafka: str) -> dict[tuple[str, int], tuple[int, int]]:
-    """Versions of each message that this release defines."""
     [jar] = [path for path in broker_jars(kafka, progress=False) if path.name == f"kafka-clients-{kafka}.jar"]
     return {name: versions(message["validVersions"]) for name, message in messages(jar).items()}
 
@@ -59,7 +58,6 @@ def defines(kafka: str, message: tuple[int, int, bool]) -> bool:
 
 
 def reencoded(kafka: str, drawn: list[Drawn]) -> list[str]:
-    """What ``Reencode`` says of each message."""
     data = b"".join(struct.pack(">hh?i", one.key, one.version, one.response, len(one.body)) + one.body for one in drawn)
     class_path = ":".join(map(str, broker_jars(kafka, progress=False)))
     command = [str(java()), *JVM, "-cp", class_path, str(SOURCE)]

@@ -99,7 +99,6 @@ class Scripted:
         self.gone = True
 
     async def begin(self, *, ready: bool) -> None:
-        """Get the sockets; with ``ready`` the limits, too."""
         self.channel.send(RequestSockets(PROTOCOL, 1, os.getpid()))
         await self.hears(ListeningSocketsPassed)
         if ready:
@@ -140,7 +139,6 @@ async def old(tmp_path: Path) -> AsyncIterator[Predecessor]:
 async def test_a_successor_that_hangs_once_nobody_accepts_is_given_up(
     old: Predecessor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It hears so, and fails."""
     monkeypatch.setattr(takeover_server, "ACCEPT_TIMEOUT", 6.0)
     successor = Scripted(old.path)
     await successor.begin(ready=False)
@@ -214,8 +212,6 @@ async def test_only_the_same_user_and_root_may_connect(old: Predecessor, monkeyp
 
 
 class ScriptedPredecessor:
-    """Listens at ``path``, and answers as the test wants."""
-
     def __init__(self, path: Path) -> None:
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listening.bind(str(path))

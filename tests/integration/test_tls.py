@@ -435,7 +435,6 @@ async def test_early_data_is_not_accepted(tmp_path: Path) -> None:
     async with tls_bench(tmp_path, echo) as running:
 
         async def connect(*options: str | Path) -> str:
-            """Send a request once the handshake is done, and return what the client prints until its response."""
             async with openssl_client(running, *options) as (pipe, received):
                 os.write(pipe, request(METADATA, 1, 8, b"later", client_id=None))
                 return (await received.readuntil(response(8, b"later"))).decode("ascii", "replace")
@@ -453,7 +452,6 @@ Seen = list[tuple[str, str, bool]]
 
 
 def originated(authority: Authority) -> dict[str, object]:
-    """``upstream.tls`` with a certificate of the sidecar's."""
     pair = authority.issue("sidecar", "CN=sidecar")
     files = {"ssl.certificate.location": str(pair.certificate), "ssl.key.location": str(pair.key)}
     return {"ssl.truststore.location": str(authority.ca), "ssl.server.name": NAME, **files}
@@ -622,8 +620,6 @@ CLIENTS = 6
 
 
 class ReloadSite(faults.Site):
-    """A sidecar of two workers, and all clients that have connected so far."""
-
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.settings["workers"] = 2

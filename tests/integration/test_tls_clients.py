@@ -185,7 +185,6 @@ def test_connections_say_who_is_there_and_how(site: Site) -> None:
     "The sidecar notices new files of a certificate by itself; no request fails, and a metric says when it expires.",
 )
 def test_new_certificates_under_load_fail_no_request(site: Site) -> None:
-    """Of a client that keeps its connections, and of clients that connect, while the pair changes."""
     failed: list[object] = []
 
     def expires(days: int) -> bool:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import pytest
 
@@ -91,13 +91,17 @@ def converse(address: str, frames: list[bytes]) -> list[bytes]:
         found: list[bytes] = []
         while len(found) < len(frames):
             try:
-                head = reader.read(4)
-            except ConnectionResetError:  # it had more to read when it closed
+                found.append(answer(reader))
+            except (ConnectionResetError, EOFError):  # it may have had more to read when it closed
                 break
-            if not head:
-                break
-            found.append(reader.read(int.from_bytes(head, "big")))
         return found
+
+
+def answer(reader: BinaryIO) -> bytes:
+    """The next frame, without its size."""
+    if not (head := reader.read(4)):
+        raise EOFError
+    return reader.read(int.from_bytes(head, "big"))
 
 
 def versions(correlation_id: int) -> bytes:
@@ -204,8 +208,7 @@ def test_random_mixes_are_answered_in_order(site: Site) -> None:
             for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True):
                 sock.sendall(sent[start:end])
             for kind, number in zip(chosen, numbers, strict=True):
-                answer = reader.read(int.from_bytes(reader.read(4), "big"))
-                assert answer == struct.pack(">i", number) + alone[kind], (kinds[kind][:2], numbers)
+                assert answer(reader) == struct.pack(">i", number) + alone[kind], (kinds[kind][:2], numbers)
 
 
 SaslSite = tuple[str, str, SidecarProcess]
@@ -308,16 +311,6 @@ def greedy_site(cluster: ClusterState, tmp_path_factory: pytest.TempPathFactory)
         yield process, address, reported
 
 
-def answer(sock: socket.socket) -> bytes:
-    return receive(sock, int.from_bytes(receive(sock, 4), "big"))
-
-
-def receive(sock: socket.socket, size: int) -> bytes:
-    data = sock.recv(size, socket.MSG_WAITALL)
-    assert len(data) == size, "the connection has ended"
-    return data
-
-
 @pytest.mark.promise(
     "security.md",
     "Others are served between the requests of a client that sends thousands at once, whatever it asks for.",
@@ -331,24 +324,25 @@ def test_a_client_that_asks_much_at_once_has_its_turn_like_others(greedy_site: G
     for kind, one in KINDS.items():
         count = CHUNK // len(one)
         with connect(address) as greedy, connect(address) as honest:
-            for sock in (greedy, honest):  # it is known what the broker supports, and both are carried
-                sock.sendall(request(API_VERSIONS, 0, 1))
-                answer(sock)
+            of_greedy, of_honest = greedy.makefile("rb"), honest.makefile("rb")
+            for sock, reader in ((greedy, of_greedy), (honest, of_honest)):  # both are carried
+                sock.sendall(versions(1))
+                answer(reader)
             os.kill(sidecar.process.pid, signal.SIGSTOP)
             try:
                 greedy.sendall(one * count)
                 honest.sendall(request(BROKER_METADATA, 0, 77, bytes(4), client_id=f"honest {kind}"))
             finally:
                 os.kill(sidecar.process.pid, signal.SIGCONT)
-            assert answer(honest)[:4] == struct.pack(">i", 77)
+            assert answer(of_honest)[:4] == struct.pack(">i", 77)
             for _ in range(count):
-                answer(greedy)
+                answer(of_greedy)
             if kind == "unsupported":  # as many in a row as may be
                 greedy.sendall(request(METADATA, 1, 8, bytes(4)) + one * count)
-                assert len(answer(greedy)) > 30
-                assert [answer(greedy) for _ in range(count)] == [one[8:12]] * count
+                assert len(answer(of_greedy)) > 30
+                assert [answer(of_greedy) for _ in range(count)] == [one[8:12]] * count
                 greedy.sendall(one)
-                assert greedy.recv(1) == b""
+                assert of_greedy.read() == b""
 
         until(lambda kind=kind: before(reported, f"honest {kind}") is not None)
         assert len(before(reported, f"honest {kind}") or ()) <= 5 * TURN, kind

@@ -36,7 +36,6 @@ Dial = Callable[[int], "list[Client]"]
 
 @pytest.fixture
 def start(cluster: ClusterState) -> Iterator[Start]:
-    """Start the sidecar before the broker with two workers, no observer and other settings as given."""
     node = cluster.nodes[0]
     with contextlib.ExitStack() as stack:
 
@@ -48,8 +47,6 @@ def start(cluster: ClusterState) -> Iterator[Start]:
 
 
 class Client(Peer):
-    """One connection that asks for the broker's versions, again and again."""
-
     def send(self) -> None:
         self._asked += 1
         self.sock.sendall(request(API_VERSIONS, 0, self._asked))

@@ -18,7 +18,6 @@ PARTITIONS = 3
 
 
 def new_topic(state: ClusterState, prefix: str = "t") -> str:
-    """Its name."""
     name = f"{prefix}-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": state.internal_bootstrap})
     admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(30)
