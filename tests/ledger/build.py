@@ -22,11 +22,6 @@ from tests.ledger.script import happened
 from tests.ledger.tables import DEFINITIONS
 from tests.ledger.wire import PARTITIONS, Emitted, Record, emit
 
-FOREVER = str(2**63 - 1)
-
-RECORDS_PER_BATCH = 600
-"""Of the job: each topic takes two batches."""
-
 
 @dataclass(frozen=True)
 class Built:
@@ -44,11 +39,11 @@ def build(root: Path, bootstrap: str, jars: Sequence[Path]) -> Built:
     built = Built(root, bootstrap, topics, emitted, load([DEFINITIONS]))
     admin = AdminClient({"bootstrap.servers": bootstrap})
     # The script's records are as old, or as new, as it says.
-    config = {"retention.ms": "-1", "message.timestamp.after.max.ms": FOREVER}
+    config = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
     new = [NewTopic(name, PARTITIONS, 1, config=config) for name in topics.values()]
     for future in admin.create_topics(new).values():
         future.result(30)
-    with patch.object(kafka, "MAX_RECORDS_PER_BATCH", RECORDS_PER_BATCH):
+    with patch.object(kafka, "MAX_RECORDS_PER_BATCH", 600):  # each topic takes two batches
         for cluster_id, name in topics.items():
             _write(bootstrap, name, emitted.topics[cluster_id])
             run(

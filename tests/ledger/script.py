@@ -421,19 +421,8 @@ def ends(world: World) -> None:
 def happened() -> World:
     world = World(runs())
     for act in (
-        orders,
-        payments,
-        clicks,
-        telemetry,
-        exports,
-        reads,
-        watches,
-        old,
-        guests,
-        reports,
-        administers,
-        is_denied,
-    ):
+        orders, payments, clicks, telemetry, exports, reads, watches, old, guests, reports, administers, is_denied,
+    ):  # fmt: skip
         act(world)
     for hour in range(12):
         for cluster, topics in (("east", EAST_TOPICS), ("west", WEST_TOPICS)):

@@ -33,10 +33,6 @@ def ordered(found: Iterable[dict[str, Any]]) -> list[str]:
     return sorted(str(sorted(row.items())) for row in found)
 
 
-def of_east(root: Path, table: str) -> list[dict[str, Any]]:
-    return [row for row in read(root, table) if "east" in (row.get("cluster_id"), (row.get("topic") or "")[-4:])]
-
-
 @pytest.mark.promise(
     "jobs.md", "The job runs on a Spark cluster and on object storage, and writes the same tables there."
 )
@@ -44,24 +40,20 @@ def test_a_cluster_of_spark_writes_the_same(
     ledger_root: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command as people run it: the driver here, executors in processes that know only what they are sent."""
-    with (
-        object_store(tmp_path / "store.log", "tables") as store,
-        spark_cluster(tmp_path, cores=2, memory="1g") as master,
-    ):
+    with object_store(tmp_path / "store.log", "tables") as store, spark_cluster(tmp_path) as master:
         for name, value in of_queries(store).items():
             monkeypatch.setenv(name, value)
         for command in (("run", "--available-now"), ("backfill",)):
             _ended(_start(ledger_root, "east", store, master, *command))
-            assert any((folder / "spark_jobs.zip").exists() for folder in executors(tmp_path))
+            assert any(tmp_path.glob("work/app-*/*/spark_jobs.zip")), "executors were sent the code"
             for table in OF_ONE_CLUSTER:
-                found = of_east(ledger_root.root, table)
+                rows = read(ledger_root.root, table)
+                found = [row for row in rows if "east" in (row.get("cluster_id"), (row.get("topic") or "")[-4:])]
                 assert found, table
                 assert ordered(read(ROOT, table)) == ordered(found), (*command, table)
         assert max(StoredTable(f"{ROOT}/traffic", {}).files_by_day.values()) == 1
-        assert (
-            query(ROOT, "SELECT sum(requests) FROM traffic")[1]
-            == query(ledger_root.root, "SELECT sum(requests) FROM traffic WHERE cluster_id = 'east'")[1]
-        )
+        sql = "SELECT sum(requests) FROM traffic WHERE cluster_id = 'east'"
+        assert query(ROOT, sql)[1] == query(ledger_root.root, sql)[1]
 
 
 @pytest.mark.promise(
@@ -115,48 +107,30 @@ DRIVER = {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST, "spark.ui
 
 
 @contextmanager
-def spark_cluster(folder: Path, *, cores: int, memory: str) -> Iterator[str]:
+def spark_cluster(folder: Path) -> Iterator[str]:
     """Start a cluster that keeps its files in ``folder``, and give its address, ``spark://…``."""
-    master = _daemon(folder, "master", "--host", HOST, "--port", "0", "--webui-port", "0")
-    try:
+    with _daemon(folder, "master", "--port", "0") as master:
         address = said(folder / "master.log", r"Starting Spark master at (spark://\S+)", master)
-        sizes = ("--cores", str(cores), "--memory", memory)
-        worker = _daemon(
-            folder, "worker", "--host", HOST, "--webui-port", "0", "--work-dir", str(folder / "work"), *sizes, address
-        )
-        try:
+        sizes = ("--cores", "2", "--memory", "1g", "--work-dir", str(folder / "work"))
+        with _daemon(folder, "worker", *sizes, address) as worker:
             said(folder / "worker.log", r"Successfully registered with master", worker)
             yield address
-        finally:
-            _end(worker)
-    finally:
-        _end(master)
 
 
-def executors(folder: Path) -> list[Path]:
-    """Return the folders of the executors that the cluster of ``folder`` has had."""
-    return sorted(folder.glob("work/app-*/*"))
-
-
-def _daemon(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+@contextmanager
+def _daemon(folder: Path, name: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     home = Path(_find_spark_home())
-    kind = f"org.apache.spark.deploy.{name}.{name.capitalize()}"
+    program = [home / "bin" / "spark-class", f"org.apache.spark.deploy.{name}.{name.capitalize()}"]
+    # The web pages listen where SPARK_LOCAL_IP says, and nowhere else; with the first compiler level they start sooner.
+    env = os.environ | {
+        "SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m", "PYSPARK_PYTHON": sys.executable,
+        "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    }  # fmt: skip
     with (folder / f"{name}.log").open("wb") as log:
-        return subprocess.Popen(
-            [home / "bin" / "spark-class", kind, *arguments],
-            # The web pages listen where SPARK_LOCAL_IP says, and nowhere else.
-            env=os.environ
-            | {
-                "SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m",
-                # They do little: with the first compiler level they start sooner.
-                "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-                "PYSPARK_PYTHON": sys.executable,
-            },
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )  # fmt: skip
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    process.wait(120)
+        command = [*program, "--host", HOST, "--webui-port", "0", *arguments]
+        process = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(120)

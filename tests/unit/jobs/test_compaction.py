@@ -24,28 +24,8 @@ from spark_jobs.table_root import TableRoot
 from tests.spark.stored import rows
 
 FIRST = date(2024, 3, 1)
-NO_SPARK: Any = None  # a table on a disk needs none
 
 Append = Callable[..., None]
-
-
-def table_at(path: str) -> Append:
-    """Create the table ``traffic``. Returns what adds a file for each day: a row with two requests, one with 10."""
-    stored_table.create_table(path, {}, Schema.from_arrow(rows(TRAFFIC).schema), "Traffic.")
-    number = itertools.count()
-
-    def append(*days: int) -> None:
-        batch = rows(
-            TRAFFIC,
-            *(
-                {"day": FIRST + timedelta(days=day), "principal": who, "requests": requests}
-                for day in days
-                for who, requests in (("a", 2), ("b", 10))
-            ),
-        )
-        stored_table.append_once(batch, path, {}, "writer", next(number))
-
-    return append
 
 
 @pytest.fixture
@@ -55,7 +35,19 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def append(path: str) -> Append:
-    return table_at(path)
+    """Creates the table ``traffic``; adds a file for each day: a row with two requests, one with 10."""
+    stored_table.create_table(path, {}, Schema.from_arrow(rows(TRAFFIC).schema), "Traffic.")
+    number = itertools.count()
+
+    def append(*days: int) -> None:
+        made = [
+            {"day": FIRST + timedelta(days=day), "principal": who, "requests": requests}
+            for day in days
+            for who, requests in (("a", 2), ("b", 10))
+        ]
+        stored_table.append_once(rows(TRAFFIC, *made), path, {}, "writer", next(number))
+
+    return append
 
 
 def maintain(path: str, definitions: Definitions | None = None, *, vacuum: bool = False) -> None:
@@ -193,20 +185,6 @@ def test_files_that_nothing_needs_any_more_are_removed(path: str, append: Append
     assert requests(path)[0, "a"] == 4
 
 
-def test_a_log_of_batches_alone_loses_its_expired_commits(path: str, append: Append) -> None:
-    """Nothing else of the maintenance changes the table, so no commit of it removes them."""
-    for _ in range(25):
-        append(0)
-    commits = [*Path(path, "_delta_log").glob("*.json")]
-    expired = time.time() - 13 * 3_600
-    for commit in commits:
-        os.utime(commit, (expired, expired))
-    maintain(path)
-    assert StoredTable(path, {}).version == 25
-    assert 0 < sum(commit.exists() for commit in commits) < 20, "those since the last checkpoint"
-    assert requests(path)[0, "a"] == 50
-
-
 @pytest.mark.promise("jobs.md", "Files and commits of a table stay in bounds, however long a job runs.")
 def test_a_table_stays_small_however_long(path: str, append: Append, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file for each day that is over, and half a day of the log, of which commits and files are dated by a clock that
@@ -264,7 +242,7 @@ def test_a_table_that_cannot_be_looked_after_is_said_and_does_not_stop_the_other
     said: list[Notice] = []
     root = TableRoot(str(tmp_path), str(tmp_path / "checkpoint"))
     names = ["dead_letters", "traffic", "slo"]
-    compaction.maintain_tables(NO_SPARK, root, names, Definitions(), said.append, vacuum=False)
+    compaction.maintain_tables(None, root, names, Definitions(), said.append, vacuum=False)
     assert list(map(str, said)) == [
         "table dead_letters: maintenance failed and is retried later: OSError: the disk is away"
     ]

@@ -50,29 +50,20 @@ def rows_of(table: Table, given: list[Given]) -> pyarrow.Table:
 
 def billed(
     *prices: Given | Prices,
-    traffic: list[Given] | None = None,
-    connections: list[Given] | None = None,
-    inventory: list[Given] | None = None,
-    heard: list[Given] | None = None,
     owners: Given | None = None,
     zones: Given | None = None,
     since: date | None = None,
+    **given: Any,
 ) -> tuple[Any, ...]:
     """What ``derived`` computes ``cost`` of; ``heard`` are rows of completeness: one of ``DAY`` if nothing is said."""
     declared = tuple(each for each in prices if isinstance(each, Prices))
     plain = [each for each in prices if not isinstance(each, Prices)]
-    given = {TRAFFIC: traffic, CONNECTIONS: connections, INVENTORY: inventory}
-    given[COMPLETENESS] = alive(12) if heard is None else heard
-    return (
-        "cost",
-        {table.name: rows_of(table, rows or []) for table, rows in given.items()},
-        Definitions(
-            prices=(*declared, *([sheet(*plain)] if plain else [])),
-            owners=Owners(**owners or {}),
-            zones=Zones(**zones or {}),
-        ),
-        since,
-    )
+    given = {"completeness": given.pop("heard", alive(12)), **given}
+    inputs = {
+        each.name: rows_of(each, given.get(each.name, [])) for each in (TRAFFIC, CONNECTIONS, INVENTORY, COMPLETENESS)
+    }
+    bill = (*declared, *([sheet(*plain)] if plain else []))
+    return "cost", inputs, Definitions(prices=bill, owners=Owners(**owners or {}), zones=Zones(**zones or {})), since
 
 
 def sheet(*prices: Given, **given: Any) -> Prices:
@@ -228,19 +219,6 @@ def test_what_is_shared_is_split_to_the_last_digit() -> None:
     }
 
 
-def test_teams_share_without_anything_but_their_name() -> None:
-    owners = {"rules": [{"team": "one", "topics": ["a|b"]}, {"team": "two", "topics": ["c"]}]}
-    rows = bill(
-        price("fixed_daily", "100", split={"by": "even", "among": "teams"}),
-        traffic=[data(1, topic=topic, cluster_id=cluster) for topic in "abcd" for cluster in ("c1", "c2")],
-        owners=owners,
-    )
-    assert owed(rows, "x_Team") == {
-        "one": Decimal("33.3333333334"), "two": Decimal("33.3333333333"), "unowned": Decimal("33.3333333333"),
-    }  # fmt: skip
-    assert {(row.x_Topic, row.x_PrincipalId, row.ResourceId) for row in rows} == {(None, None, None)}
-
-
 @pytest.mark.promise(
     "cost.md", "The days of a month add up to its fixed amount, and a day without clients is paid by nobody."
 )
@@ -260,20 +238,6 @@ def test_the_days_of_a_month_add_up_and_idle_ones_are_nobodys() -> None:
         **dict.fromkeys(days, (None, "c1")),
         days[7]: ("User:a", "c1"),
     }
-
-
-def test_each_cluster_pays_its_own_hours() -> None:
-    rows = bill(
-        price("cluster_hours", "0.75", clusters=["c[12]"]),
-        traffic=[
-            data(1), data(2, cluster_id="c2", topic="a"), data(1, cluster_id="c2", topic="b"), data(9, cluster_id="c3"),
-        ],
-        heard=[row for cluster in ("c1", "c2", "c3") for row in alive(1, cluster_id=cluster)],
-    )  # fmt: skip
-    assert owed(rows, "x_ClusterId", "x_Topic") == {("c1", "orders"): 18, ("c2", "a"): 12, ("c2", "b"): 6}
-    assert {row.x_Topic: (row.PricingQuantity, row.ConsumedQuantity) for row in rows} == {
-        "orders": (24, 24), "a": (16, 16), "b": (8, 8)
-    }  # fmt: skip
 
 
 @pytest.mark.promise("cost.md", "The first rule of the owners that matches says whose a row is.")

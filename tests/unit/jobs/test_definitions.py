@@ -211,20 +211,14 @@ SLICES = {"timeSliceTarget": 0.9, "timeSliceWindow": "5m"}
 
 WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "retention of no table": ("Retention", {"tables": {"planets": "3d"}}, "there is no table planets"),
-    "retention of hours": ("Retention", {"tables": {"traffic": "36h"}}, "whole days"),
     "a field that there is not": (
         "SLO", {"indicatorref": "y"}, "is unknown; the fields are: description, service, indicator or indicatorRef, "),
     "a pattern that Java reads otherwise": ("Mirror", {"topics": "(?P<a>b)"}, "must be a regular expression"),
-    "no service": ("SLO", {"service": ""}, "spec.service: '': "),
-    "no indicator": ("SLO", {"indicator": ...}, "spec.indicator: is missing"),
     "an indicator of both": (
         "SLO", {"indicator": {"spec": {**LATENCY["spec"], **ERRORS["spec"]}}}, "either thresholdMetric or ratioMetric"),
-    "no SLI of this name": ("SLO", {"indicator": ..., "indicatorRef": "y"}, "spec.indicatorRef: 'y': there is no SLI"),
-    "an indicator and a reference": ("SLO", {"indicatorRef": "y"}, "indicator is set, too"),
     "another source": (
         "SLI", {"thresholdMetric": {"metricSource": {"type": "Prometheus"}}}, "type: 'Prometheus': must be 'brok"),
     "no api of Kafka's": ("SLO", {"indicator": selecting(apis=["produce"])}, "spec.apis.0: 'produce': must be"),
-    "by what is not known": ("SLO", {"indicator": selecting(by=["broker"])}, "by.0: 'broker'"),
     "answers of topics": (
         "SLI", {"thresholdMetric": ..., "ratioMetric": {
             "good": {"metricSource": {"type": "brokerside", "spec": {"result": "answered"}}},
@@ -236,14 +230,9 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         "SLO", {"timeWindow": [{"duration": "1M", "calendar": {"startTime": "2026-01-01 00:00:00"}}]},
         "use a rolling window"),
     "a period that does not roll": ("SLO", {"timeWindow": [{"duration": "30d", "isRolling": False}]}, "a rolling"),
-    "two periods": ("SLO", {"timeWindow": [{"duration": "30d"}, {"duration": "7d"}]}, "must be exactly one"),
     "a period of hours": ("SLO", {"timeWindow": [{"duration": "36h"}]}, "must be whole days, 1d to 366d"),
-    "a period of years": ("SLO", {"timeWindow": [{"duration": "90w"}]}, "must be whole days, 1d to 366d"),
     "ratios of slices": ("SLO", {"budgetingMethod": "RatioTimeslices"}, "'Occurrences' or 'Timeslices'"),
     "policies": ("SLO", {"alertPolicies": ["page"]}, "spec.alertPolicies: are not supported"),
-    "no objective": ("SLO", {"objectives": []}, "spec.objectives: must be at least one"),
-    "no target": ("SLO", {"objectives": objective(target=...)}, "either target or targetPercent"),
-    "two targets": ("SLO", {"objectives": objective(targetPercent=99)}, "either target or targetPercent"),
     "no budget": ("SLO", {"objectives": objective(target=1)}, "spec.objectives.0.target: 1: "),
     "no room for good": ("SLO", {"objectives": objective(value=0.05)}, "spec.objectives.0.value: 0.05: "),
     "more is better": ("SLO", {"objectives": objective(op="gte")}, "spec.objectives.0.op: 'gte': "),
@@ -254,9 +243,6 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "slices where there are none": ("SLO", {"objectives": objective(**SLICES)}, "are only allowed with Timeslices"),
     "slices over midnight": (
         "SLO", {"objectives": objective(**SLICES | {"timeSliceWindow": "7m"})},
-        "must be whole minutes that divide a day, such as 1m, 5m or 1h"),
-    "slices of seconds": (
-        "SLO", {"objectives": objective(**SLICES | {"timeSliceWindow": "90s"})},
         "must be whole minutes that divide a day, such as 1m, 5m or 1h"),
 }  # fmt: skip
 
@@ -319,7 +305,6 @@ SPLIT = "is charged to the client that caused it; split is allowed for cluster_h
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"currency": "EURO"}, f"spec.currency: 'EURO': {CODE}"),
-    ({"currency": "ABC"}, f"spec.currency: 'ABC': {CODE}"),
     ({"prices": []}, "spec.prices: must have at least one price"),
     *(
         (priced({"price": amount}), f"spec.prices.0.price: {amount!r}: {AMOUNT}")
@@ -330,10 +315,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (priced({"validFrom": 20260101}), f"spec.prices.0.validFrom: 20260101: {DAY}"),
     (priced({"validTo": date(2026, 1, 1)}), "spec.prices.0: validTo: 2026-01-01 must be after validFrom, 2026-01-01"),
     (priced({"dimension": "requests", "topics": ["orders"]}), f"spec.prices.0: topics: requests {LIMITS}"),
-    (
-        priced({"dimension": "fixed_daily", "topics": ["orders"], "split": {"by": "requests"}}),
-        f"spec.prices.0: topics: fixed_daily {LIMITS}",
-    ),
     (priced({"split": {"by": "even"}}), f"spec.prices.0: split: data_in_gb {SPLIT}"),
     (priced({}, {"price": 2}), f"spec.prices: in@2026-01-01: in already has a price from 2026-01-01; {OVERLAP}"),
     (

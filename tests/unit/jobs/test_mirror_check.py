@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from observers.event import RollupTopic
 from spark_jobs.definitions import Definitions
 from spark_jobs.definitions.mirror import Mirror
 from spark_jobs.schemas import COMPLETENESS, PRODUCED
@@ -14,7 +13,7 @@ from spark_jobs.tables.produced import mirror_sides
 from tests.spark import derived
 from tests.spark.decoded import decoded
 from tests.spark.derived import after
-from tests.spark.envelopes import FETCH, MINUTE, NOON, PRODUCE, connection, encoded, event, partition, rollup
+from tests.spark.envelopes import FETCH, PRODUCE, connection, encoded, event, partition
 from tests.spark.stored import Row, rows
 
 PATTERNS = Mirror(name="m", source_cluster_id="east", target_cluster_id="west", topics="orders|pay.*", prefix="east.")
@@ -54,23 +53,6 @@ def test_what_became_of_it() -> None:
         "pay-ok": "acknowledged", "pay-denied": "rejected", "pay-duplicate": "acknowledged", "pay-acks0": "unconfirmed",
         "pay-lost": "unconfirmed",
     }  # fmt: skip
-
-
-def test_a_rollup_is_a_row_for_each_outcome() -> None:
-    reported = rollup(
-        PRODUCE,
-        RollupTopic("orders", records=30, bytes=300, unconfirmed_records=2, unconfirmed_bytes=20, rejected_records=1),
-        RollupTopic("payments", topic_requests=3), RollupTopic("clicks", records=5), minute=NOON + MINUTE,
-    )  # fmt: skip
-    fetched = rollup(FETCH, RollupTopic("orders", records=99))
-    value = encoded(reported, fetched, schema_level=2, cluster_id="east")
-    rows = decoded("produced", [value], mirrors=SIDES)
-    assert {row.outcome: (row.records, row.bytes) for row in rows} == {
-        "acknowledged": (30, 300), "unconfirmed": (2, 20), "rejected": (1, 0),
-    }  # fmt: skip
-    assert {(row.topic, row.at, row.partition, row.producer_id, row.base_offset) for row in rows} == {
-        ("orders", datetime(2026, 9, 22, 12, 1), None, None, None)
-    }
 
 
 @pytest.mark.promise("tables/produced.md", "Only topics of declared mirrors are in `produced`, on either side.")
@@ -292,19 +274,6 @@ def test_what_a_silent_sidecar_did_not_report_is_not_missing() -> None:
     assert (row.state, row.missing_records, row.as_of) == ("missing", 7, after(540))
 
 
-def test_after_events_were_lost_nothing_is_exact() -> None:
-    reported = [
-        batch(), copied(at=1, records=3), batch(at=DAY, base_offset=2**31), copied(at=DAY + 1, base_offset=2**31),
-    ]  # fmt: skip
-    (status,) = heard(3_600, "west")
-    lost = {
-        **status, "day": after(DAY).date(), "minute": after(DAY), "last_status": None, "reason": "queue_full",
-        "lost": 1,
-    }  # fmt: skip
-    first, second = made(reported, [*heard(DAY + 3_600), lost])
-    assert [(row.exact, row.state) for row in (first, second)] == [(True, "missing"), (False, "missing")]
-
-
 def test_what_was_on_its_way_when_the_oldest_day_began_is_no_surplus() -> None:
     """The table keeps no day before: 10 of the records that arrived were produced then."""
     midnight = -DAY / 2
@@ -335,12 +304,6 @@ def test_days_add_up_and_only_those_asked_for_are_given() -> None:
     earlier, later = made(reported[:2] + reported[2:4], int(midnight + 60))
     assert (earlier, later.state, later.as_of) == (found[0], "lagging", after(midnight))
     assert made(reported, int(midnight + 3 * DAY + 60), since=date(2026, 9, 23)) == found[1:]
-    # What is due has a row even where nothing comes.
-    found = made([batch(at=DAY / 2 - 60)], int(DAY / 2 + 600))
-    assert [(row.day.day, counts(row), row.state) for row in found] == [
-        (22, {"produced": 10}, "lagging"),
-        (23, {"missing": 10}, "missing"),
-    ]
     # The mirror began anew: the same records in batches of other numbers.
     (row,) = made([batch(), copied(at=1), copied(at=2, producer_epoch=1)])
     assert (counts(row), row.state) == ({"produced": 10, "mirrored": 20, "surplus": 10}, "surplus")

@@ -150,11 +150,6 @@ DAMAGE = (
 """Which files of a table are damaged, with what (None: they are lost), and what is said of it."""
 
 
-def damage(table: Path, where: str, content: str | None) -> None:
-    for file in table.glob(where):
-        file.write_text(content) if content else file.unlink()
-
-
 @pytest.mark.promise(
     "queries.md", "A query of a table that cannot be read fails with the cause; other tables are not affected."
 )
@@ -162,7 +157,8 @@ def test_a_broken_table_is_named_and_others_are_answered(root: Path) -> None:
     for where, content, said in DAMAGE:
         shutil.rmtree(root / "latency", ignore_errors=True)
         write(root, "latency", {"day": MINUTE.date(), "minute": MINUTE, "requests": 7})
-        damage(root / "latency", where, content)
+        for file in (root / "latency").glob(where):
+            file.write_text(content) if content else file.unlink()
         assert query.query(root, "SELECT sum(requests) FROM traffic")[1] == [(3,)]
         for read in (query.query, query.arrow):
             with pytest.raises(QueryError, match=said) as raised:

@@ -292,34 +292,25 @@ def test_a_sidecar_is_stale_after_a_minute(tmp_path: Path) -> None:
 @pytest.mark.promise("queries.md", "`chargeback` adds the cost of each team by month.")
 def test_costs_are_added_to_the_cent_and_shares_by_month(tmp_path: Path) -> None:
     charge = {"BillingCurrency": "EUR", "SkuMeter": "cross_zone_gb"}
+    august = date(2026, 8, 31)
     for day, team, cost in (
-        (DAY, "web", "0.1000000001"),
-        (DAY, "web", "0.2"),
-        (DAY, "shop", "0.1"),
-        (date(2026, 8, 31), "web", "9"),
-    ):
+        (DAY, "web", "0.1000000001"), (DAY, "web", "0.2"), (DAY, "shop", "0.1"), (august, "web", "9"),
+    ):  # fmt: skip
         write(tmp_path, "cost", {**charge, "day": day, "x_Team": team, "BilledCost": Decimal(cost)})
     assert picked(answer(tmp_path, "chargeback"), "month", "team", "cost", "share") == [
-        ("2026-09", "web", Decimal("0.3000000001"), 0.75),
-        ("2026-09", "shop", Decimal("0.1"), 0.25),
+        ("2026-09", "web", Decimal("0.3000000001"), 0.75), ("2026-09", "shop", Decimal("0.1"), 0.25),
         ("2026-08", "web", Decimal(9), 1.0),
-    ]
-    assert picked(answer(tmp_path, "cross-zone", since=DAY), "team", "cost") == [
-        ("web", Decimal("0.3000000001")),
-        ("shop", Decimal("0.1")),
-    ]
+    ]  # fmt: skip
+    crossed = picked(answer(tmp_path, "cross-zone", since=DAY), "team", "cost")
+    assert crossed == [("web", Decimal("0.3000000001")), ("shop", Decimal("0.1"))]
 
 
 @pytest.mark.promise("queries.md", "`unused-topics` lists unused topics before those of which not everything was seen.")
 def test_unused_topics_come_before_those_of_which_nobody_can_report(tmp_path: Path) -> None:
     for topic, state, more in (
-        ("u", "used", {}),
-        ("n", "unknown", {}),
-        ("p", "polled_only", {}),
-        ("x", "unused", {}),
-        ("gone", "unused", {"present": False}),
-        ("__c", "unused", {"internal": True}),
-    ):
+        ("u", "used", {}), ("n", "unknown", {}), ("p", "polled_only", {}), ("x", "unused", {}),
+        ("gone", "unused", {"present": False}), ("__c", "unused", {"internal": True}),
+    ):  # fmt: skip
         row = {"day": DAY, "cluster_id": "c", "topic": topic, "state": state, "present": True, **more}
         write(tmp_path, "topics", row)
     assert picked(answer(tmp_path, "unused-topics"), "topic") == [("x",), ("p",), ("n",)]

@@ -73,14 +73,6 @@ def test_kinds_and_level_that_are_read_are_those_that_are_written() -> None:
     assert len(types) == len({name for name, _ in types}), "a field of several kinds is of one type"
 
 
-def test_every_column_says_what_it_means() -> None:
-    for table in schemas.TABLES.values():
-        assert all(column.meaning.endswith((".", "…")) for column in table.columns), table.name
-        assert table.example.startswith("SELECT "), table.name
-        assert "day" in {column.name for column in table.columns}, table.name
-        assert len({column.name for column in table.columns}) == len(table.columns), table.name
-
-
 def test_rows_of_events_have_the_columns_of_their_table() -> None:
     for name, table in schemas.STREAMED.items():
         made = rows_of(name, partial_rows(kafka_records([]))).schema

@@ -409,12 +409,6 @@ def test_one_whose_end_was_not_reported_is_open_as_long_as_its_sidecar_ran() -> 
     }  # fmt: skip
 
 
-def test_one_whose_beginning_was_not_reported() -> None:
-    reported = [opened(0, 90, opened_at=None, duration_ms=30_000), opened(0, opened_at=None)]
-    row = advised(reported)["cluster", 1, "broker", None, RATE]
-    assert (row.observations, row.since, row.peak, row.advice) == (1, after(60), 0.1, 1)
-
-
 def test_one_that_says_it_was_open_for_30_000_years_does_not_count() -> None:
     """Its row would be of a day that Python does not have, and the table could not be computed."""
     assert not advised([opened(0, 90, opened_at=None, duration_ms=10**15)])
