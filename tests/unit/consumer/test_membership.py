@@ -139,6 +139,18 @@ def test_a_coordinator_that_was_silent_is_not_waited_for_long() -> None:
     assert driven.link == SECOND
 
 
+def test_a_coordinator_that_is_not_ready_is_sought_again_after_some_attempts() -> None:
+    driven = registering()
+    for _ in range(4):
+        driven.respond_registered(14)
+        due = driven.machine.due()
+        driven.pass_time(due - driven.now)
+        assert driven.link == COORDINATOR
+    driven.respond_registered(14)
+    assert driven.machine.link is LinkState.SEEK
+    assert driven.link is None
+
+
 def test_what_is_not_for_it_ends_the_connection_and_a_login_that_is_refused_the_consumer() -> None:
     driven = fetching()
     driven.receive(bytes.fromhex("00000008") + b"nonsense")
@@ -175,6 +187,27 @@ def test_each_request_begins_the_lease_anew_and_after_it_nothing_is_handed_out()
     assert not driven.hand_out("t", 0, 43)
     assert [type(one) for one in effects] == [AssignPartitions, CloseLink, OpenLink]
     assert (driven.machine.link, driven.machine.fetching) == (LinkState.SEEK, FetchingState.STOPPED)
+
+
+def test_what_counts_for_the_lease_is_what_was_heard_within_it() -> None:
+    driven = joined()
+    driven.pass_time(LEASE - 1)
+    assert driven.machine.link is LinkState.JOINED
+    driven.pass_time(1)
+    assert driven.machine.link is LinkState.SEEK
+    driven = fetching()
+    driven.now = LEASE
+    assert not driven.hand_out("t", 0, 43), "before that is noticed"
+    driven.ping(heard_at=LEASE - 1)
+    assert [type(one) for one in driven.effects] == [AssignPartitions, CloseLink, OpenLink]
+    assert driven.machine.fetching is FetchingState.STOPPED
+    driven = fetching()
+    driven.now = 5000  # the process was paused since 1000; the ping lay in the buffer
+    driven.ping(heard_at=1000)
+    driven.pass_time(1000 + LEASE - 5000 - 1)
+    assert driven.hand_out("t", 0, 43)
+    driven.pass_time(1)
+    assert not driven.hand_out("t", 0, 43)
 
 
 def test_stop_and_start_are_answered_when_the_fetcher_has_done_it() -> None:
@@ -353,6 +386,20 @@ def test_while_it_leaves_requests_are_answered() -> None:
         assert driven.assigned == ()
         ping, _ = responses(driven.ping())
         assert ping.offsets == (), "they are heard, and another topic of that name may have been started since"
+
+
+def test_leaving_for_good_while_it_leaves_and_the_first_error_is_why_it_ended() -> None:
+    driven = fetching()
+    driven.handle(ev.LeaveRequested("the application stands still"))
+    driven.handle(ev.LeaveRequested())
+    driven.ping()
+    (ended,) = of(MembershipEnded, driven.ping())
+    assert ended.error == "the application stands still"
+    driven = fetching()
+    driven.handle(ev.SubscriptionChanged('{"t":2,"u":1}'))
+    driven.handle(ev.LeaveRequested())
+    driven.ping()
+    assert of(MembershipEnded, driven.ping())
 
 
 @pytest.mark.promise("consumer.md", "Another call for streams registers the consumer again, with all topics.")

@@ -115,9 +115,7 @@ def test_an_error_is_raised_again_and_again(streamed: Streamed) -> None:
 
 
 @pytest.mark.promise("consumer.md", "A stream with 1,000 messages or 8 MiB that nobody takes is not fetched any more.")
-def test_it_is_full_by_number_until_it_is_half_empty_or_by_size(
-    streamed: Streamed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_full_by_number_until_it_is_half_empty_or_by_size(streamed: Streamed, monkeypatch) -> None:
     assert (streams.MAX_STREAM_MESSAGES, streams.MAX_STREAM_BYTES) == (1000, 8 * 1024 * 1024)
     monkeypatch.setattr(streams, "MAX_STREAM_MESSAGES", 4)
     calls: list[bool] = []

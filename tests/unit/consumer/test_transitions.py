@@ -154,6 +154,23 @@ def test_without_detached_fetching_it_stays_held() -> None:
     assert states(driven) == (SEEK, HELD)
 
 
+def test_what_is_started_later_than_the_lease_of_the_lost_connection_begins_anew() -> None:
+    """Pings of the new connection do not help: another consumer may have had the partition in between."""
+    driven = back()
+    driven.respond_registered()
+    for _ in range(2):
+        driven.pass_time(LEASE // 2 - 1)
+        driven.ping()
+    assert driven.machine.fetching is HELD
+    driven.pass_time(2)
+    assert states(driven) == (JOINED, STOPPED)
+    driven.start()
+    assert (driven.machine.fetching, driven.log[-1]) == (STOPPED, "partitions to fetch: 0")
+    driven.start((("t", 0, 7),))
+    assert driven.assigned[0].offset == 7
+    assert driven.machine.assignment.next_offsets == {}
+
+
 def register_elsewhere(driven: Driven) -> None:
     """It has asked a successor to be registered."""
     while driven.machine.link is not REGISTER:
@@ -224,6 +241,31 @@ def test_held_it_asks_the_coordinator_and_the_others_in_turn() -> None:
         tried += [one.address for one in of(OpenLink, driven.pass_time(1500))]
     assert tried == [SECOND, COORDINATOR, SETTINGS.bootstrap_brokers[0], COORDINATOR][: len(tried)]
     assert len(tried) >= 3
+
+
+def test_a_refusal_counts_only_of_the_coordinator_and_before_another_registration() -> None:
+    """The coordinator in between may have seen the partition given to another consumer."""
+    driven = back()
+    driven.respond_registered()
+    driven.ping()
+    driven.lose(ev.LinkEnded("reset"))
+    assert refused(driven).machine.fetching is HELD
+    driven = lost()
+    driven.lose(ev.LinkFailed("no route"))
+    driven.pass_time(150)
+    assert driven.link == SECOND
+    assert refused(driven).machine.fetching is HELD
+
+
+def test_a_registration_is_given_up_with_a_fin_by_one_who_has_stopped_alone() -> None:
+    """A FIN would tell the successor that its partitions are free."""
+    driven = refused(lost())
+    driven.pass_time(150)
+    driven.handle(ev.LinkConnected())
+    driven.respond_coordinator(2)
+    assert [one.reset for one in of(CloseLink, driven.pass_time(3000))] == [True]
+    assert driven.machine.fetching is FETCHING
+    assert [one.reset for one in of(CloseLink, registering().pass_time(10_000))] == [False]
 
 
 @pytest.mark.promise("consumer.md", "An error of the registration that stays ends the consumer, and names the error.")

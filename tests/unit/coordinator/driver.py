@@ -80,15 +80,7 @@ class Consumer:
             self.fetches = {key: self.fetches.get(key, offset) for key, offset in starts.items()}
         return self.response(frame.correlation_id, frame.api_key, error_code=error_code, offsets=reported)
 
-    def response(
-        self,
-        correlation_id: int,
-        api_key: int,
-        *,
-        error_code: int = 0,
-        consumer_id: str | None = None,
-        offsets: tuple[wire.ConsumedOffset, ...] | None = None,
-    ) -> ev.Event:
+    def response(self, correlation_id, api_key, *, error_code=0, consumer_id=None, offsets=None) -> ev.Event:
         response = wire.ConsumerResponse(correlation_id, api_key, error_code, consumer_id or self.consumer_id, offsets)
         return ev.ResponseReceived(self.connection, wire.encode_response(response)[4:])
 

@@ -161,6 +161,17 @@ def test_who_registers_meanwhile_is_answered_later() -> None:
     assert [one.kinds() for one in back] == [["start"]] * 3, "nobody stops"
 
 
+def test_a_partition_that_is_lost_while_it_is_opened_leaves_nothing() -> None:
+    before, _ = stable()
+    for slices in range(8):
+        after = opening(before)
+        for _ in range(slices):
+            step(after, None)
+        after.do(ev.PartitionLost(after.partition, "fenced"))
+        assert is_forgotten(after)
+        assert after.groups() == []
+
+
 def leave(driver: Driver, consumers: list[Consumer]) -> None:
     for one in consumers:
         if one.closed is None:

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from proxy.coordinator import lease
 from proxy.coordinator.assignment import range_assign, sticky_assign
+from proxy.coordinator.assignment_plan import TopicOwners, shares_of
+from proxy.coordinator.events import TopicFactsOfGroups
 from proxy.coordinator.states import GROUPS, MEMBERS, PARTITIONS, ImpossibleTransitionError, next_state
 from proxy.coordinator.timers import Timers
 from tests.unit.coordinator.driver import finish
@@ -179,3 +181,10 @@ def test_assignments_by_example() -> None:
     assert finish(range_assign(*given)) == expected
     for case, (owners, partitions, threads, expected) in STICKY.items():
         assert finish(sticky_assign(owners, partitions, threads)) == expected, case
+
+
+def test_shares_do_not_depend_on_the_order_in_which_owners_became_known() -> None:
+    facts = {name: TopicFactsOfGroups(name, (1, 1)) for name in ("t1", "t2", "t3")}
+    owners = {name: TopicOwners(name, {"c-0": (0, 1)}) for name in facts}
+    backwards = finish(shares_of(dict(reversed(owners.items())), facts, ()))
+    assert backwards == finish(shares_of(owners, facts, ())), "else a consumer is started for nothing"

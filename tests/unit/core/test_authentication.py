@@ -47,9 +47,7 @@ def test_keys_are_rotated_without_a_gap() -> None:
         ((b"", b"v"), (None, b"v"), "bad_signature"),
     ],
 )
-def test_a_signature_is_of_one_record(
-    signed: tuple[bytes, bytes | None], read: tuple[bytes | None, bytes | None], verdict: str
-) -> None:
+def test_a_signature_is_of_one_record(signed, read, verdict: str) -> None:
     one = Authenticator(LABEL, {"k1": OLD})
     assert one.verify(*read, [one.header(*signed)]) == verdict
 

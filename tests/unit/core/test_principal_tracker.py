@@ -49,9 +49,7 @@ def shake(tracker: PrincipalTracker, mechanism: str, error_code: int = 0) -> Con
     return tracker.response(SASL_HANDSHAKE, handshake_reply(error_code), 1.0)
 
 
-def step(
-    tracker: PrincipalTracker, token: bytes, reply: bytes = b"", *, error_code: int = 0, lifetime_ms: int = 0
-) -> ConnectionTransition | None:
+def step(tracker: PrincipalTracker, token: bytes, reply: bytes = b"", *, error_code=0, lifetime_ms=0):
     tracker.request(2, SASL_AUTHENTICATE, authenticate(token))
     answer = authenticate_reply(reply, error_code=error_code, lifetime_ms=lifetime_ms)
     return tracker.response(SASL_AUTHENTICATE, answer, 2.0)

@@ -138,9 +138,7 @@ ASKED: dict[str, tuple[int, int, Mapping[str, Any], list[tuple[str, str | None, 
 
 @pytest.mark.promise("changes.md", "An event names each resource that a request is about, with its parent.")
 @each(("key", "version", "asked", "expected"), ASKED.values())
-def test_resources(
-    key: int, version: int, asked: Mapping[str, Any], expected: list[tuple[str, str | None, str | None, str | None]]
-) -> None:
+def test_resources(key, version, asked, expected) -> None:
     body = encode(layout(key, version, response=False), asked)
     found = read(key, version, body)
     assert [
@@ -311,9 +309,7 @@ def test_what_a_request_changes_does_not_hide_behind_other_names() -> None:
         (24, 3, {"V3AndBelowTransactionalId": "x", "V3AndBelowTopics": [{"Name": "t", "Partitions": [0]}]}, 53,
          ("transactional_id", "x")),
     ])  # fmt: skip
-def test_a_group_or_transaction_that_was_denied_says_so(
-    key: int, version: int, asked: Mapping[str, Any], code: int, denied: tuple[str, str]
-) -> None:
+def test_a_group_or_transaction_that_was_denied_says_so(key, version, asked, code, denied) -> None:
     """The response has the error at each partition."""
     part = ItemErrorFacts(code, "topic", b"t", None, 0, 0, None, None)
     event = event_of(asked_for(key, version, asked, item_errors=ItemErrors((part,), 1, 0, 0)))

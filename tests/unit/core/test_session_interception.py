@@ -1,7 +1,5 @@
 """A session with rules: what is answered or changed here keeps its place, and all else passes as it came."""
 
-from collections.abc import Sequence
-
 import pytest
 
 from proxy.compiled.exchange import Exchange
@@ -9,7 +7,7 @@ from proxy.core import interceptor
 from proxy.core.apis import ALTER_CLIENT_QUOTAS
 from proxy.core.budget import CLIENT_ID, EXCHANGE, OPEN, Budget
 from proxy.core.counters import ListenerCounters
-from proxy.core.exchange import Connection, ConnectionTransition, PrincipalSource
+from proxy.core.exchange import Connection, ConnectionTransition
 from proxy.core.interception import MAX_PENDING_RESPONSES
 from proxy.core.last_rewritten import MAX_REUSE
 from proxy.core.observation_interest import WANT_EXCHANGE, WANT_RESPONSE_BODY
@@ -43,14 +41,7 @@ from tests.tools.observation_sinks import watching
 class Bench:
     """A session with rules as a relay handles it: ``to_broker`` and ``to_client`` are what was forwarded."""
 
-    def __init__(
-        self,
-        interceptors: Sequence[interceptor.Interceptor] | None = None,
-        *,
-        wanted: int | None = WANT_EXCHANGE,
-        max_frame: int = 1 << 21,
-        source: PrincipalSource = "anonymous",
-    ) -> None:
+    def __init__(self, interceptors=(), *, wanted=WANT_EXCHANGE, max_frame=1 << 21, source="anonymous") -> None:
         self.counters = ListenerCounters()
         self.exchanges: list[Exchange] = []
         self.chooser = Chooser()
@@ -326,6 +317,11 @@ def test_a_response_too_long_to_be_held_ends_the_connection(cut: int, monkeypatc
     assert bench.to_client == response(1), "not a byte of it"
     bench.session.close(9.0)
     assert bench.ended() == [(1, "answered", False), (2, "connection_lost", False)]
+    monkeypatch.setattr("tests.tools.interceptors.LEAD", 2000)
+    bench = Bench()
+    bench.client(request(LEADING, 0, 1, b"\0"))
+    with pytest.raises(PeerError, match="a beginning of more than 1000 bytes"):
+        bench.broker(response(1, b"\0" + bytes(2500))[:1500])
 
 
 @pytest.mark.promise("unsupported-requests.md", "At most 64 KiB of a client are answered in one turn.")
@@ -437,6 +433,11 @@ def test_it_is_due_once_all_before_it_is_answered_and_nothing_passes_it() -> Non
     ended = [(1, False), (2, True), (3, True), (4, False), (5, True)]
     assert bench.ended() == [(number, "answered", synthesized) for number, synthesized in ended]
     assert bench.counters.intercepted == {(REPLIED, "replied"): 2, (HELD, "replied"): 1}
+    bench = Bench()
+    bench.client(deferred(1, b"") + request(METADATA, 1, 2), later=True)
+    bench.session.answer_deferred(RuntimeError("serve"))
+    assert (bench.ending, bench.session.interception.cause, bench.session.rest) == (True, "session_failed", b"")
+    assert bench.counters.intercept_errors == 1
 
 
 @pytest.mark.promise(

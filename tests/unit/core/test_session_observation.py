@@ -14,6 +14,7 @@ from tests.frames import API_VERSIONS, METADATA, SASL_HANDSHAKE, batch, produce,
 from tests.sasl import authenticate, authenticate_reply, handshake, handshake_reply, plain, software
 from tests.tools.observation_sinks import watching
 
+FACTS = interest.WANT_EXCHANGE | interest.WANT_FACTS
 KEEP = interest.WANT_EXCHANGE | interest.WANT_REQUEST_BODY | interest.WANT_RESPONSE_BODY
 MAX_BODY = 100_000
 
@@ -21,12 +22,7 @@ MAX_BODY = 100_000
 class Bench:
     """A session that is watched. Its clock moves one second with each chunk; half a second later that has gone on."""
 
-    def __init__(
-        self,
-        wanted: int | bytes = interest.WANT_EXCHANGE | interest.WANT_FACTS,
-        max_body: int = MAX_BODY,
-        limit: int = MAX_CHARGED,
-    ) -> None:
+    def __init__(self, wanted=FACTS, max_body=MAX_BODY, limit=MAX_CHARGED) -> None:
         self.counters = ListenerCounters()
         self.exchanges: list[Exchange] = []
         self.changes: list[ConnectionTransition] = []

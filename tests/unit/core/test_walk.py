@@ -102,16 +102,7 @@ def test_a_field_is_read_or_cut_or_nonsense() -> None:
             reader(data + bytes(40_000), 0)
 
 
-def batch(
-    records: int = 1,
-    *,
-    magic: int = 2,
-    attributes: int = 0,
-    base_offset: int = 0,
-    producer: tuple[int, int, int] = (-1, -1, -1),
-    payload: bytes = b"",
-    length: int | None = None,
-) -> bytes:
+def batch(records=1, *, magic=2, attributes=0, base_offset=0, producer=(-1, -1, -1), payload=b"", length=None) -> bytes:
     tail = struct.pack(">hiqqqhii", attributes, 0, 0, 0, *producer, records) + payload
     return struct.pack(">qiibI", base_offset, 9 + len(tail) if length is None else length, 0, magic, 0) + tail
 

@@ -100,9 +100,7 @@ class Executor:
         self.participants = list(participants)
         self.do(self.controller.participants_changed(self.participants, self.now))
 
-    def propose(
-        self, number: int, *updates: records.FeatureUpdate, age: int = 0, timeout: int = 60_000, **fields: object
-    ) -> None:
+    def propose(self, number: int, *updates, age: int = 0, timeout: int = 60_000, **fields) -> None:
         proposal = records.UpdateProposal(1, "boot", timeout, updates, **fields)
         self.read(records.update_key(name(number)), records.encode(proposal), age)
 

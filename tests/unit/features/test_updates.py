@@ -14,14 +14,7 @@ from tests.unit.features.fleets import SUPPORTED, finalized, reader, sidecar, to
 FIRST_SENTENCE = "The update failed for all features since the following feature had an error: FEATURE_UPDATES_FAILED: "
 
 
-def checked(
-    *asked: FeatureUpdate,
-    at: int = 2,
-    low: int = 1,
-    fleet: list[Participant] | None = None,
-    api_version: int = 1,
-    unsafe: dict[str, int] | None = None,
-) -> dict[str, FinalizedRange]:
+def checked(*asked, at=2, low=1, fleet=None, api_version=1, unsafe=None) -> dict[str, FinalizedRange]:
     return check(
         asked,
         finalized(at, low),

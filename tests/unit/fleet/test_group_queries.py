@@ -170,9 +170,7 @@ def in_turn(*scripts: Script) -> Script:
     return lambda request: (left.pop(0) if len(left) > 1 else left[0])(request)
 
 
-async def test_a_coordinator_that_loads_or_has_moved(
-    kafka: Kafka, asking: Asking, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_coordinator_that_loads_or_has_moved(kafka: Kafka, asking: Asking, monkeypatch) -> None:
     moved, gone = offsets(code=NOT_COORDINATOR), lambda request: None
     pending = offsets((0, 5, 0), (1, -1, UNSTABLE), (2, -1, 0))  # within a transaction that is not over
     known = offsets((0, 5, 0), (1, 0, 0), (2, -1, 0))
