@@ -9,14 +9,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource  # type: ignore[attr-defined]  # they are exported, untyped
+from confluent_kafka.admin import AdminClient, ConfigResource
 
 from proxy.client import (
     BrokerEntry,
@@ -40,48 +40,33 @@ from proxy.local.state import ClusterState, save
 from proxy.protocol.versions import floored, ranges
 from tests.brokers import SharedBroker
 from tests.integration import sidecars
-from tests.integration.quotas import Peer
+from tests.integration.feature_fleet import FeatureFleet
+from tests.integration.quotas import ALTER_CONFIGS, Peer, error_of, set_config
 from tests.integration.sidecars import running
 from tests.integration.tap import tap
 
 pytestmark = pytest.mark.kafka
 
 OLD, NEW = "3.9.2", "4.3.1"
+LARGEST = "message.max.bytes"
 UPGRADED = 3
 """The node of the newer version."""
 
 SEED_TAGS = "tag.aws.zone: eu-central-1\ntag.rack: r8a9\ntag.cluster: kafka3\n"
 
 
-@dataclass
-class Fleet:
-    folder: Path
-    state: ClusterState
-    sidecars: dict[int, SidecarProcess]
-
-    def ask(self, node_id: int, *wanted: int) -> dict[int, BrokerEntry]:
+class Fleet(FeatureFleet):
+    def brokers(self, node_id: int, *wanted: int) -> dict[int, BrokerEntry]:
         """What the sidecar before this node says, by node id."""
         with BrokerMetadataClient(self.address(node_id)) as client:
             return {one.node_id: one for one in client.brokers(wanted)}
 
-    def address(self, node_id: int) -> str:
-        return self.state.node(node_id).advertised
-
-    def config(self, node_id: int) -> Path:
-        return self.folder / f"fleet-{node_id}.yaml"
-
-    def spawn(self, node_id: int) -> None:
-        config, admin = self.config(node_id), self.state.node(node_id).admin
-        self.sidecars[node_id] = SidecarProcess.spawn(config, config.with_suffix(".log"), admin)
-
     def registries_made(self) -> int:
         """How often a sidecar has made the registry's topic."""
-        logs = [self.config(node.id).with_suffix(".log").read_text() for node in self.state.nodes]
-        created = re.compile(rf'^.*"topic_created".*"{REGISTRY}".*$|^.*"{REGISTRY}".*"topic_created".*$', re.MULTILINE)
-        return sum(len(created.findall(log)) for log in logs)
+        return sum(REGISTRY in str(line) for line in self.logged("topic_created"))
 
     def settled(self) -> bool:
-        answers = [self.ask(node_id) for node_id in self.sidecars]
+        answers = [self.brokers(node_id) for node_id in self.sidecars]
         return all(
             answer.keys() == {1, 2, 3}
             and {one.tags.get("protocol.version.source") for one in answer.values()} == {"sidecar"}
@@ -99,21 +84,15 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     # A broker that is paused for a while stays one of the cluster: what is asserted is of all three.
     patient = {"broker.session.timeout.ms": "18000"}
     state = cluster.up(folder, nodes=3, kafka_version=OLD, broker_properties=patient, progress=False)
-    found = Fleet(folder, state, {})
+    without = {"observer.class.names": None, "audit": None}
+    found = Fleet(state, {"internal.bootstrap.servers": state.internal_bootstrap, **without})
+    found.config(1).write_text(found.config(1).read_text() + SEED_TAGS)
     try:
         cluster.stop_node(folder, UPGRADED)
         found.state = upgraded(folder, UPGRADED)
         # With the first request that a broker forwards, its versions become those that the controller has, too.
-        admin = AdminClient({"bootstrap.servers": found.state.node(UPGRADED).internal})
-        alter(admin, UPGRADED, ConfigEntry("message.max.bytes", None, incremental_operation=AlterConfigOpType.DELETE))
-        for node in found.state.nodes:
-            config = broker.sidecar_config(node)
-            del config["observer.class.names"], config["audit"]
-            config["internal.bootstrap.servers"] = found.state.internal_bootstrap
-            found.config(node.id).write_text(yaml.safe_dump(config) + (SEED_TAGS if node.id == 1 else ""))
-            found.spawn(node.id)
-        for sidecar in found.sidecars.values():
-            sidecar.wait_ready()
+        alter(found.state.node(UPGRADED).internal, UPGRADED, None)
+        found.start(1, 2, 3)
         until(found.settled)
         yield found
     finally:
@@ -125,35 +104,32 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 def upgraded(folder: Path, node_id: int) -> ClusterState:
     """Start one node with the newer version, on the data it has."""
     broker.broker_jars(NEW, progress=False)
-    state = cluster.status(folder)
-    assert state is not None
-    save(folder, replace(state, kafka_version=NEW))
+
+    def save_version(version: str) -> None:
+        state = cluster.status(folder)
+        save(folder, replace(state, kafka_version=version))
+
+    save_version(NEW)
     try:
         return cluster.start_node(folder, node_id)
     finally:
-        state = cluster.status(folder)
-        assert state is not None
-        save(folder, replace(state, kafka_version=OLD))
+        save_version(OLD)
 
 
 @pytest.mark.slow
 @pytest.mark.promise(
     "broker-metadata.md", "Every sidecar answers for all brokers of the cluster, or for those that are asked for."
 )
-def test_all_brokers_or_those_that_are_asked_for(fleet: Fleet) -> None:
-    assert list(fleet.ask(2)) == [1, 2, 3]
-    assert list(fleet.ask(1, 2, 2, 99, -1)) == [1, 2]
-    assert list(fleet.ask(3, -1)) == [3]
-    assert fleet.ask(1, 99) == {}
-    until(lambda: fleet.ask(1) == fleet.ask(2) == fleet.ask(3))  # once each has heard of the others' last change
-
-
-@pytest.mark.slow
 @pytest.mark.promise(
     "broker-metadata.md", "The address that BrokerMetadata returns for each broker leads a client to that broker."
 )
-def test_the_address_of_each_leads_to_it(fleet: Fleet) -> None:
-    for entry in fleet.ask(1).values():
+def test_all_brokers_or_those_that_are_asked_for_and_the_address_of_each_leads_to_it(fleet: Fleet) -> None:
+    assert list(fleet.brokers(2)) == [1, 2, 3]
+    assert list(fleet.brokers(1, 2, 2, 99, -1)) == [1, 2]
+    assert list(fleet.brokers(3, -1)) == [3]
+    assert fleet.brokers(1, 99) == {}
+    until(lambda: fleet.brokers(1) == fleet.brokers(2) == fleet.brokers(3))  # once each has heard of the last change
+    for entry in fleet.brokers(1).values():
         assert f"{entry.host}:{entry.port}" == fleet.address(entry.node_id)
         with BrokerMetadataClient(f"{entry.host}:{entry.port}") as client:
             assert client.this_broker().node_id == entry.node_id
@@ -164,8 +140,7 @@ def test_the_address_of_each_leads_to_it(fleet: Fleet) -> None:
     "protocol.md", "During an upgrade each broker is reported with the range of ProtocolVersions of its own release."
 )
 def test_each_broker_has_the_range_of_its_own_version(fleet: Fleet) -> None:
-    entries = fleet.ask(1)
-
+    entries = fleet.brokers(1)
     assert entries[1].tags["broker.version"] == "3.9.x (inferred)"
     assert entries[UPGRADED].tags["broker.version"] == "4.3.x (inferred)"
     assert protocol_range(entries[1]) == protocol_range(entries[2]) != protocol_range(entries[UPGRADED])
@@ -184,86 +159,74 @@ def test_each_broker_has_the_range_of_its_own_version(fleet: Fleet) -> None:
 def test_tags_of_one_s_own_reach_the_other_sidecars_and_change_with_the_file(fleet: Fleet) -> None:
     path = fleet.config(1)
     wanted = {"aws.zone": "eu-central-1", "rack": "r8a9", "cluster": "kafka3"}
-    assert wanted.items() <= fleet.ask(1, -1)[1].tags.items()
-    assert wanted.items() <= fleet.ask(2, 1)[1].tags.items()
-    assert not wanted.keys() & fleet.ask(1, 2)[2].tags.keys()
-
+    assert wanted.items() <= fleet.brokers(1, -1)[1].tags.items()
+    assert wanted.items() <= fleet.brokers(2, 1)[1].tags.items()
+    assert not wanted.keys() & fleet.brokers(1, 2)[2].tags.keys()
     text = path.read_text()
     path.write_text(text.replace("r8a9", "r9"))
     try:
-        until(lambda: fleet.ask(1, -1)[1].tags["rack"] == "r9")
-        until(lambda: fleet.ask(2, 1)[1].tags.get("rack") == "r9")
-
+        until(lambda: fleet.brokers(1, -1)[1].tags["rack"] == "r9")
+        until(lambda: fleet.brokers(2, 1)[1].tags.get("rack") == "r9")
         path.write_text(f"{text}tag.broker.id: 9\n")
-        until(lambda: "tag.broker.id: is the name of a built-in tag" in path.with_suffix(".log").read_text())
-        assert fleet.ask(1, -1)[1].tags["rack"] == "r9"
+        until(lambda: "tag.broker.id: is the name of a built-in tag" in fleet.sidecars[1].log.read_text())
+        assert fleet.brokers(1, -1)[1].tags["rack"] == "r9"
     finally:
         path.write_text(text)
-    until(lambda: fleet.ask(2, 1)[1].tags.get("rack") == "r8a9")
+    until(lambda: fleet.brokers(2, 1)[1].tags.get("rack") == "r8a9")
 
 
 @pytest.mark.slow
 @pytest.mark.promise("tags.md", "The tag `message.max.bytes` follows every change of the broker's configuration.")
 @pytest.mark.parametrize("through", ["sidecar", "INTERNAL"])
 def test_the_largest_batch_follows_the_broker_s_configuration(fleet: Fleet, through: str) -> None:
-    node = fleet.state.node(2)
-    admin = AdminClient({"bootstrap.servers": fleet.address(2) if through == "sidecar" else node.internal})
+    address = fleet.address(2) if through == "sidecar" else fleet.state.node(2).internal
     largest = 2_000_000 if through == "sidecar" else 3_000_000
-
-    alter(admin, 2, ConfigEntry("message.max.bytes", str(largest), incremental_operation=AlterConfigOpType.SET))
+    alter(address, 2, largest)
     try:
-        until(lambda: fleet.ask(2, -1)[2].tags["message.max.bytes"] == str(largest))
-        until(lambda: fleet.ask(1, 2)[2].tags["message.max.bytes"] == str(largest))
-
-        producer = Producer({"bootstrap.servers": fleet.address(2), **producer_settings(fleet.ask(2, -1)[2])})
+        until(lambda: fleet.brokers(2, -1)[2].tags[LARGEST] == str(largest))
+        until(lambda: fleet.brokers(1, 2)[2].tags[LARGEST] == str(largest))
+        producer = Producer({"bootstrap.servers": fleet.address(2), **producer_settings(fleet.brokers(2, -1)[2])})
         with pytest.raises(KafkaException) as raised:
             producer.produce("any", b"x" * (largest + 1))
         assert raised.value.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
     finally:
-        alter(admin, 2, ConfigEntry("message.max.bytes", None, incremental_operation=AlterConfigOpType.DELETE))
+        alter(address, 2, None)
 
 
-def alter(admin: AdminClient, node_id: int, entry: ConfigEntry) -> None:
-    resource = ConfigResource(ConfigResource.Type.BROKER, str(node_id), incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(30)
-
-
-@pytest.mark.slow
-@pytest.mark.promise(
-    "broker-metadata.md",
-    "The first sidecar makes the registry's topic with one compacted partition of up to three replicas.",
-)
-def test_the_registry_is_compacted_and_replicated(fleet: Fleet) -> None:
-    admin = AdminClient({"bootstrap.servers": fleet.state.internal_bootstrap})
-    resource = ConfigResource(ConfigResource.Type.TOPIC, REGISTRY)
-    config = admin.describe_configs([resource])[resource].result(30)
-    [partition] = admin.list_topics(REGISTRY, timeout=20).topics[REGISTRY].partitions.values()
-
-    assert len(partition.replicas) == 3
-    assert config["cleanup.policy"].value == "compact"
-    assert config["min.insync.replicas"].value == "2"
+def alter(address: str, node_id: int, value: int | None) -> None:
+    """Set ``message.max.bytes`` of a broker; None: remove it."""
+    with Peer(address) as peer:
+        answer = peer.ask(ALTER_CONFIGS, 0, set_config(node_id, LARGEST, value and str(value)))
+    assert error_of(ALTER_CONFIGS, 0, answer) == (0, "")
 
 
 @pytest.mark.slow
 @pytest.mark.promise(
     "broker-metadata.md", "A registry that is deleted is made again, and the sidecars find each other in it."
 )
-def test_a_registry_that_is_deleted_is_made_again(fleet: Fleet) -> None:
+@pytest.mark.promise(
+    "broker-metadata.md",
+    "The first sidecar makes the registry's topic with one compacted partition of up to three replicas.",
+)
+def test_the_registry_is_compacted_and_replicated_and_made_again_where_it_is_deleted(fleet: Fleet) -> None:
     admin = AdminClient({"bootstrap.servers": fleet.state.internal_bootstrap})
+    resource = ConfigResource(ConfigResource.Type.TOPIC, REGISTRY)
+    config = admin.describe_configs([resource])[resource].result(30)
+    [partition] = admin.list_topics(REGISTRY, timeout=20).topics[REGISTRY].partitions.values()
+    assert len(partition.replicas) == 3
+    assert (config["cleanup.policy"].value, config["min.insync.replicas"].value) == ("compact", "2")
     made = fleet.registries_made()
-
     admin.delete_topics([REGISTRY])[REGISTRY].result(30)
-
     until(lambda: fleet.registries_made() > made)
     until(lambda: REGISTRY in admin.list_topics(timeout=20).topics)
     path = fleet.config(1)
     text = path.read_text()
     path.write_text(text.replace("kafka3", "kafka4"))
     try:
-        until(lambda: fleet.ask(3, 1)[1].tags.get("cluster") == "kafka4")
+        until(lambda: fleet.brokers(3, 1)[1].tags.get("cluster") == "kafka4")
     finally:
         path.write_text(text)
-    until(lambda: fleet.ask(3, 1)[1].tags.get("cluster") == "kafka3")
+    until(lambda: fleet.brokers(3, 1)[1].tags.get("cluster") == "kafka3")
 
 
 @pytest.mark.slow
@@ -280,19 +243,13 @@ def test_the_command_shows_them(fleet: Fleet) -> None:
     reported = run(fleet.address(1), "--output", "json")
     refused = run(fleet.address(1), "--api-key", "30100")
     direct = run(fleet.state.node(1).upstream)
-
-    assert re.findall(r"^broker (\d)  (\S+)$", shown.stdout, re.MULTILINE) == [
-        ("1", fleet.address(1)),
-        ("2", fleet.address(2)),
-    ]
+    found = re.findall(r"^broker (\d)  (\S+)$", shown.stdout, re.MULTILINE)
+    assert found == [(str(one), fleet.address(one)) for one in (1, 2)]
     assert re.search(r"^  rack +r8a9$", shown.stdout, re.MULTILINE)
     assert [one["node_id"] for one in json.loads(reported.stdout)] == [1, 2, 3]
-    assert (refused.returncode, refused.stderr) == (
-        1,
-        "brokerside: Request not supported by server: BrokerMetadata v0\n",
-    )
-    assert direct.returncode == 1
-    assert "the connection was closed" in direct.stderr
+    said = "brokerside: Request not supported by server: BrokerMetadata v0\n"
+    assert (refused.returncode, refused.stderr) == (1, said)
+    assert (direct.returncode, "the connection was closed" in direct.stderr) == (1, True)
 
 
 @pytest.mark.slow
@@ -343,26 +300,22 @@ class TestLosses:
         "The broker of a killed sidecar is returned with the sidecar's last address and the tag `sidecar=absent`.",
     )
     def test_a_sidecar_that_is_killed_is_absent_and_its_broker_is_not(self, fleet: Fleet) -> None:
-        before = fleet.ask(1, 2)[2]
-        process.stop([fleet.sidecars[2].process], 10, kill=True)
-        until(lambda: fleet.ask(1)[2].tags.get("sidecar") == "absent")
-
-        entries = fleet.ask(3)
+        before = fleet.brokers(1, 2)[2]
+        fleet.stop(2, kill=True)
+        until(lambda: fleet.brokers(1)[2].tags.get("sidecar") == "absent")
+        entries = fleet.brokers(3)
         assert list(entries) == [1, 2, 3]
-        until(lambda: fleet.ask(1)[2].tags["protocol.version.source"] == "broker")
-        absent = fleet.ask(1)[2]
+        until(lambda: fleet.brokers(1)[2].tags["protocol.version.source"] == "broker")
+        absent = fleet.brokers(1)[2]
         assert protocol_range(absent) == protocol_range(before)
         assert (absent.host, absent.port) == (before.host, before.port)
-
-        fleet.spawn(2)
-        fleet.sidecars[2].wait_ready()
+        fleet.start(2)
         until(fleet.settled)
 
     @pytest.mark.promise("broker-metadata.md", "A broker that does not run is left out of BrokerMetadata.")
     def test_a_broker_that_is_stopped_is_not_returned(self, fleet: Fleet) -> None:
         cluster.stop_node(fleet.folder, 2)
-        until(lambda: list(fleet.ask(1)) == [1, 3])
-
+        until(lambda: list(fleet.brokers(1)) == [1, 3])
         cluster.start_node(fleet.folder, 2)
         until(lambda: known_brokers(fleet.state.node(1).internal) == {1, 2, 3})
         until(fleet.settled)
@@ -371,12 +324,12 @@ class TestLosses:
         "broker-metadata.md", "While the cluster does not answer, BrokerMetadata returns what was known."
     )
     def test_the_own_broker_is_returned_whatever_is_down(self, fleet: Fleet) -> None:
-        own = fleet.ask(1, -1)[1]
+        own = fleet.brokers(1, -1)[1]
         for node_id in (2, UPGRADED):
             cluster.stop_node(fleet.folder, node_id, kill=True)
         try:
             time.sleep(3)  # several looks at a cluster that does not answer
-            assert fleet.ask(1, -1) == {1: own}
+            assert fleet.brokers(1, -1) == {1: own}
         finally:
             cluster.start_node(fleet.folder, 2)
             upgraded(fleet.folder, UPGRADED)
@@ -428,12 +381,10 @@ def test_a_client_goes_from_a_plain_connection_to_one_with_a_login(secured: Shar
         assert [one.node_id for one in client.brokers()] == [plain.node_id]
     target = endpoints(plain)["sasl_plaintext"]
     assert str(target) == secured.listeners["SASL"].advertised
-
     with BrokerMetadataClient(target, LOGIN) as client:
         logged_in = client.check(plain.node_id)
         with BrokerMetadataClient(address) as other:  # they change until the sidecar, and each worker, knows all
             until(lambda: client.this_broker().tags == other.this_broker().tags)
-
     assert (logged_in.host, logged_in.port) == (target.host, target.port)
     assert (plain.host, plain.port) != (target.host, target.port)
     with BrokerMetadataClient(target) as client, pytest.raises(BrokerUnreachable, match="the connection was closed"):

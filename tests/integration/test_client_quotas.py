@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,6 +35,7 @@ from tests.integration.quotas import (
     served,
     set_config,
 )
+from tests.integration.sidecars import until
 from tests.tools.kafka_tools import KafkaTools
 
 pytestmark = pytest.mark.kafka
@@ -53,14 +53,7 @@ KAFKA_NO_LIMIT = 2_147_483_647
 PATIENCE = 60.0
 
 TABLE = [  # name, api key, entity or filter, rate and whether it is removed, and what Kafka answers
-    (
-        "the KIP's own example",
-        ALTER,
-        [("ip", "93.284.53.13")],
-        (100, False),
-        42,
-        "is not a valid IP or resolvable host.",
-    ),
+    ("of the KIP", ALTER, [("ip", "93.284.53.13")], (100, False), 42, "is not a valid IP or resolvable host."),
     ("an address", ALTER, [("ip", "93.184.53.13")], (100, False), 0, ""),
     ("and without it", ALTER, [("ip", "93.184.53.13")], (0, True), 0, ""),
     ("a network", ALTER, [("ip", "10.0.0.0/8")], (5, False), 42, "is not a valid IP or resolvable host."),
@@ -85,19 +78,19 @@ def node(cluster: ClusterState, bare_sidecar: SidecarProcess) -> Iterator[Node]:
     node = cluster.nodes[0]
     host, _, port = bare_sidecar.admin.rpartition(":")
 
-    def wait_until_there_are_none() -> None:
+    def there_are_none() -> bool:
         with Peer(node.advertised, source="127.0.0.250") as peer:  # the sidecar that it passes acts on it at once
-            wait(lambda: not removed(peer) and not limits_of_addresses(Endpoint(host, int(port))))
+            return not removed(peer) and not limits_of_addresses(Endpoint(host, int(port)))
 
-    wait_until_there_are_none()
+    until(there_are_none)
     yield node
-    wait_until_there_are_none()
+    until(there_are_none)
 
 
 @pytest.fixture
 def by_file(node: Node, bare_sidecar: SidecarProcess, tmp_path: Path) -> Iterator[str]:
     """One more sidecar before the broker that takes quotas of addresses from its file alone; yields its address."""
-    config = yaml.safe_load((node.home.parent / "bare-1.yaml").read_text())
+    config = yaml.safe_load(bare_sidecar.config.read_text())
     bind, admin = (f"127.0.0.1:{free_port()}" for _ in range(2))
     config["listeners"][0] |= {"bind": bind, "advertised": node.advertised}
     config |= {"admin": {"bind": admin}, "quotas": {"ip.store": "file"}, "features": {"enabled": False}}
@@ -131,13 +124,6 @@ def set_rate(peer: Peer, address: str | None, rate: int) -> None:
     assert error_of(ALTER, 0, peer.ask(ALTER, 0, alter([("ip", address)], (RATE, rate, False)))) == (0, "")
 
 
-def wait(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < seconds
-        time.sleep(0.05)
-
-
 def limited(address: str, source: str) -> bool:
     return served(address, source, BURST, 1.5) < LIMITED
 
@@ -148,7 +134,7 @@ def replay(peer: Peer) -> list[bytes]:
     for version in (0, 1):
         for name, key, subject, change, expected, said in TABLE:
             if key == DESCRIBE:
-                wait(lambda: not removed(peer))  # what sidecars have stored to be spared
+                until(lambda: not removed(peer))  # what sidecars have stored to be spared
                 body = describe(*subject, version=version)
             else:
                 body = alter(subject, (RATE, *change), version=version)
@@ -170,12 +156,12 @@ def test_every_answer_about_quotas_is_the_broker_s(node: Node) -> None:
         return answers[0] == answers[1]
 
     # A sidecar that has not heard yet that a default was removed stores in between what spares it.
-    wait(are_the_same)
+    until(are_the_same)
     one, other = (alter([("ip", address)], (RATE, 5.0, False)) for address in ("93.284.53.13", "10.0.0.9"))
     with Peer(node.advertised) as peer:
         with pytest.raises(messages.RequestRefused, match=r"93\.284\.53\.13"):
             messages.check_quotas_altered(peer.ask(ALTER, 0, b"\0\0\0\2" + one[4:-1] + other[4:]))
-        wait(lambda: stored(peer).get("10.0.0.9") == 5.0)  # one wrong entry does not keep the others out
+        until(lambda: stored(peer).get("10.0.0.9") == 5.0)  # one wrong entry does not keep the others out
     private = {key: api.versions for key, api in moved(BASE, coordinator=False).items()}
     with Peer(node.upstream) as direct, Peer(node.advertised) as through:
         versions = decode_api_versions(direct.ask(18, 0, b""))
@@ -199,7 +185,7 @@ def test_a_sidecar_that_goes_by_its_file_refuses_what_it_would_not_apply_and_is_
         assert not {"10.0.0.7", None} & stored(direct).keys()
     with Peer(node.internal) as peer:  # no sidecar sees it pass: they have to look
         set_rate(peer, None, 1)
-        wait(lambda: stored(peer).get("127.0.0.1") == KAFKA_NO_LIMIT)
+        until(lambda: stored(peer).get("127.0.0.1") == KAFKA_NO_LIMIT)
         exactly = peer.ask(DESCRIBE, 0, describe(("ip", EXACT, "127.0.0.1")))
         assert list(messages.decode_ip_quotas(exactly)) == [("127.0.0.1", KAFKA_NO_LIMIT)]
         assert served(by_file, "127.0.0.9", CROWD, PATIENCE) == CROWD
@@ -221,16 +207,16 @@ def test_the_standard_tool_stores_quotas_through_a_sidecar(node: Node, tools: Ka
         for valid in (("--entity-name", "127.0.0.5", "--entity-type", "ips"), ("--ip", "127.0.0.6")):
             code, said = configs(*add, *valid)
             assert (code, "Completed updating" in said) == (0, True), said
-        wait(lambda: stored(peer).keys() >= {"127.0.0.5", "127.0.0.6"})
-        wait(lambda: limited(node.advertised, "127.0.0.5"))
+        until(lambda: stored(peer).keys() >= {"127.0.0.5", "127.0.0.6"})
+        until(lambda: limited(node.advertised, "127.0.0.5"))
         assert served(node.advertised, "127.0.0.7", CROWD, PATIENCE) == CROWD
         code, said = configs("--describe", "--entity-type", "ips")
         assert code == 0
         assert "ip '127.0.0.6' are connection_creation_rate=1.0" in said
         code, said = configs("--alter", "--delete-config", RATE, "--ip", "127.0.0.5")
         assert code == 0, said
-        wait(lambda: "127.0.0.5" not in stored(peer))
-        wait(lambda: served(node.advertised, "127.0.0.5", CROWD, PATIENCE) == CROWD)
+        until(lambda: "127.0.0.5" not in stored(peer))
+        until(lambda: served(node.advertised, "127.0.0.5", CROWD, PATIENCE) == CROWD)
 
 
 @pytest.mark.promise(
@@ -241,8 +227,8 @@ def test_the_broker_spares_the_sidecar_and_the_sidecar_limits_clients(node: Node
     with Peer(node.advertised) as peer:
         set_rate(peer, "127.0.0.8", 1000)
         set_rate(peer, None, 1)
-        wait(lambda: stored(peer).get("127.0.0.1") == KAFKA_NO_LIMIT)
-    wait(lambda: limited(node.advertised, "127.0.0.7"))
+        until(lambda: stored(peer).get("127.0.0.1") == KAFKA_NO_LIMIT)
+    until(lambda: limited(node.advertised, "127.0.0.7"))
     # The broker has all of them come from 127.0.0.1, and the default quota would let some 11 of them in.
     assert served(node.advertised, "127.0.0.8", CROWD, PATIENCE) == CROWD
     assert limited(node.advertised, "127.0.0.1")
@@ -259,7 +245,7 @@ def test_a_quota_set_through_one_sidecar_acts_on_all_and_outlives_them(tmp_path:
         with Peer(fleet.nodes[0].advertised) as peer:
             set_rate(peer, source, 1)
         for node in fleet.nodes:  # 2 s and 11 s are promised; it may be longer on a machine with much else to do
-            wait(lambda address=node.advertised: limited(address, source))  # type: ignore[misc]
+            until(lambda address=node.advertised: limited(address, source))  # type: ignore[misc]
             assert served(node.advertised, "127.0.0.6", CROWD, PATIENCE) == CROWD
         sidecars.stop_all(tmp_path)
         sidecars.start_all(tmp_path, fleet)

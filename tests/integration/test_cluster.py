@@ -63,7 +63,6 @@ def test_up_kill_down_and_up_again(folder: Path, capfd: pytest.CaptureFixture[st
         cluster.up(folder, nodes=3, progress=False)
     with pytest.raises(LocalError, match="has its clients dial"):
         cluster.up(folder, client_ports=[free_port()], progress=False)
-
     assert cluster.stop_node(folder, 1, kill=True).nodes[0].pid is None
     with pytest.raises(LocalError, match="there is no node 2"):
         cluster.start_node(folder, 2)
@@ -72,11 +71,9 @@ def test_up_kill_down_and_up_again(folder: Path, capfd: pytest.CaptureFixture[st
     assert cluster.start_node(folder, 1) == again
     assert "kept" in topics(again.internal_bootstrap)
     assert "num.partitions=2" in again.nodes[0].properties.read_text()
-
     cluster.down(folder)
     cluster.down(folder)
     stopped = cluster.status(folder)
-    assert stopped is not None
     assert not stopped.running
     assert stopped.bootstrap == state.bootstrap
     again = cluster.up(folder, progress=False)
@@ -123,7 +120,6 @@ def test_a_broker_that_does_not_start_shows_its_log_and_the_next_run_recovers(fo
     with pytest.raises(LocalError, match=r"(?s)node 1 ended while it started; .*broker.log says:.*no.such.Reporter"):
         cluster.up(folder, broker_properties={"metric.reporters": "no.such.Reporter"}, progress=False)
     failed = cluster.status(folder)
-    assert failed is not None
     assert failed.nodes[0].pid is None
     assert cluster.up(folder, broker_properties={}, progress=False).running
 
@@ -138,7 +134,6 @@ def test_three_nodes_replicate_and_survive_one(folder: Path) -> None:
     assert sorted(partition.replicas) == [1, 2, 3]
     cluster.stop_node(folder, 1, kill=True)
     rest = cluster.status(folder)
-    assert rest is not None
     assert [node.id for node in rest.nodes if node.pid] == [2, 3]
     until(lambda: known_brokers(state.nodes[1].internal) == {2, 3})
     create(",".join(node.internal for node in state.nodes[1:]), "without-one", replicas=2)
@@ -147,7 +142,6 @@ def test_three_nodes_replicate_and_survive_one(folder: Path) -> None:
     assert [node.pid for node in whole.nodes[1:]] == [node.pid for node in state.nodes[1:]]
     cluster.discard(folder)
     thrown_away = cluster.status(folder)
-    assert thrown_away is not None
     assert not thrown_away.running
 
 

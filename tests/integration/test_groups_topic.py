@@ -299,7 +299,8 @@ def cluster_with_topic(folder: Path, **arguments: Any) -> Iterator[ClusterState]
     """A cluster with the topic ``t``."""
     try:
         state = local_cluster.up(folder, progress=False, **arguments)
-        admin_of(state).create_topics([NewTopic("t", 3, 1)])["t"].result(30)
+        admin = admin_of(state)
+        admin.create_topics([NewTopic("t", 3, 1)])["t"].result(30)
         yield state
     finally:
         local_cluster.discard(folder)

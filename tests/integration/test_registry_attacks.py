@@ -99,7 +99,6 @@ class Running:
         """Most bytes that were resident since the last call."""
         proc = Path(f"/proc/{self._process.process.pid}")
         found = re.search(r"^VmHWM:\s+(\d+) kB$", (proc / "status").read_text(), re.MULTILINE)
-        assert found is not None
         (proc / "clear_refs").write_text("5")
         return int(found[1]) * 1024
 
@@ -153,7 +152,6 @@ def test_what_nobody_has_signed_is_ignored_while_keys_are_rotated(state: Cluster
     keys.write_text(OLD)
     with attacked(state, tmp_path, signed), BrokerMetadataClient(node.advertised) as client:
         assert [one.node_id for one in client.brokers()] == [1]
-
     keys.write_text(f"{NEW}\n{OLD}\n")
     audit = {"workers": 2, "audit": {"hmac.keys.file": "keys", "topic": "signed"}}
     audit["observer.shutdown.timeout.ms"] = 20_000  # what is to be delivered at the end has no spool
@@ -180,7 +178,6 @@ def test_what_nobody_has_signed_is_ignored_while_keys_are_rotated(state: Cluster
     assert len({json.loads(message.value() or b"")["boot_id"] for message in found}) == 2
     for message in found:
         assert new.verify(message.key(), message.value(), message.headers()) == "authentic"
-
     keys.write_text(NEW)
     signers = [dict(one.headers() or []).get(HEADER, b"").partition(b":")[0] for one in messages(bootstrap, TOPIC)]
     assert b"old" in signers

@@ -26,7 +26,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
 TOPIC = "orders"
 PORTS = (9092, 9093, 19092, 19094, 9644)
-PATIENCE = 60.0
 
 BEFORE, INTERNAL_THERE, INTERNAL_USED, BEHIND_SIDECAR = range(4)
 """Steps: the blocks of the page, in its order."""
@@ -70,7 +69,6 @@ class Site:
         cluster.stop_node(self.folder, number)
         self.write(number, step)
         known = cluster.status(self.folder)
-        assert known is not None
         nodes = tuple(self.node(number, step) if node.id == number else node for node in known.nodes)
         save(self.folder, replace(known, nodes=nodes))
         cluster.start_node(self.folder, number)
@@ -162,7 +160,6 @@ def test_a_cluster_under_load_gets_sidecars_and_loses_them_again_without_a_lost_
     admin.elect_leaders(ElectionType.PREFERRED).result(30)  # the last broker that was restarted leads nothing
     for sidecar in site.sidecars.values():
         until(lambda sidecar=sidecar: sidecar.metric("brokerside_requests_total") > 0)
-
     for number in site.ports:  # and back
         assert site.sidecars.pop(number).stop()
         site.restart(number, INTERNAL_USED)
