@@ -1,7 +1,5 @@
 """States of the limits, as the quotas would report them, for what shows them."""
 
-from __future__ import annotations
-
 import math
 
 from proxy.limits.model import UNLIMITED, AddressState, Limits, LimitState, ListenerLimits, PrincipalState, QuotasState

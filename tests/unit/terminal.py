@@ -1,7 +1,5 @@
 """Commands of ``brokerside`` in this process, and what they print."""
 
-from __future__ import annotations
-
 import io
 import sys
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Commands that ask a running sidecar, and the answer of ``/quotas``: what a person sees, and how they exit."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

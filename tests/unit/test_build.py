@@ -1,7 +1,5 @@
 """What is built of a small project like this one, and the error where nothing can be."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

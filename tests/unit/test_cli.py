@@ -1,7 +1,5 @@
 """The command's contract with people and scripts: exit codes, errors that say what and where, names, completion."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

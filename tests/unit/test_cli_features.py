@@ -1,7 +1,5 @@
 """``brokerside features``: what is a wrong usage, what nobody can do, and its lines."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

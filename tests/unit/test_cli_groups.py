@@ -1,7 +1,5 @@
 """``brokerside groups`` and the pages behind it: what a person and a program see of the groups of one sidecar."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

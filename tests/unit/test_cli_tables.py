@@ -1,7 +1,5 @@
 """Commands of the tables: what they hand to the jobs, what they print and write, what they refuse."""
 
-from __future__ import annotations
-
 import inspect
 import io
 import json

@@ -1,7 +1,5 @@
 """What a client does with the entry of a broker; the connections are in the integration tests."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Keys of connection limits: what they may be, what is said where they are wrong, and the limits they come to."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import socket

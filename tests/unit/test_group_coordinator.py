@@ -1,7 +1,5 @@
 """The runner of the coordinator: in which order, and when, it does what the machine asks for."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Collection
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is concluded from the journals of consumers, and which replays their events explain."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.integration.journals import (

@@ -1,7 +1,5 @@
 """What becomes of log lines where nobody reads them."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """The formats of /metrics, and which of them a scraper gets."""
 
-from __future__ import annotations
-
 from io import BytesIO
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A running configuration takes over another one as a whole or not at all, whoever asks and how often."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

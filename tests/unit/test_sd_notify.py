@@ -1,7 +1,5 @@
 """What the service manager receives, on a real socket."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """What a sidecar needs to start is named where it lacks, and what it does not need is not imported."""
 
-from __future__ import annotations
-
 import resource
 import signal
 import subprocess

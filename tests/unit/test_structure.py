@@ -1,7 +1,5 @@
 """The structure that packages say they have: maps of their modules, one meaning for a name, no circles of imports."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

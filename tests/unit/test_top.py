@@ -1,7 +1,5 @@
 """Numbers of a sidecar between two samples."""
 
-from __future__ import annotations
-
 from math import inf
 from typing import Any
 
@@ -13,19 +11,10 @@ from proxy.top import Sample, api_rows, client_rows, parse_metrics, totals
 
 def connection(number: int, **changes: Any) -> KafkaConnection:
     values: dict[str, Any] = {
-        "id": f"c-{number}",
-        "state": "open",
-        "listener": "CLIENT",
-        "client_ip": "10.0.0.7",
-        "client_port": number,
-        "principal": "User:billing",
-        "principal_source": "sasl",
-        "open_time": 0.0,
-        "idle_duration_ms": 0,
-        "request_count": 0,
-        "received_bytes": 0,
-        "sent_bytes": 0,
-    }
+        "id": f"c-{number}", "state": "open", "listener": "CLIENT", "client_ip": "10.0.0.7", "client_port": number,
+        "principal": "User:billing", "principal_source": "sasl", "open_time": 0.0, "idle_duration_ms": 0,
+        "request_count": 0, "received_bytes": 0, "sent_bytes": 0,
+    }  # fmt: skip
     return KafkaConnection(**{**values, **changes})
 
 

@@ -1,7 +1,5 @@
 """A quotas on a clock of its own: clients that connect by a schedule, a kernel's backlog, and what became of each."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable

@@ -1,7 +1,5 @@
 """Limits of open connections, new limits while they are open, waiting and held, and what quotas report."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Limits of principals: who is held or closed after a login, what is counted, and that nothing of it stays."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from itertools import count

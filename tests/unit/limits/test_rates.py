@@ -1,7 +1,5 @@
 """Rates of a listener, the broker and addresses: who waits or is held, for how long, and what is remembered."""
 
-from __future__ import annotations
-
 import gc
 import tracemalloc
 from collections import Counter

@@ -1,7 +1,5 @@
 """Local brokers, sidecars and their Java: what they are given, their processes and ports; and the end of a demo."""
 
-from __future__ import annotations
-
 import io
 import os
 import shlex

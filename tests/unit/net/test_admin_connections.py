@@ -121,16 +121,9 @@ class Relays(dict[int, Any]):
 def relay(number: int) -> Any:
     known = Connection(f"c-{number}", "CLIENT", "127.0.0.1", number, 0.0, "User:a")
     return SimpleNamespace(
-        connection=known,
-        session=None,
-        client_id=None,
-        first_eof=None,
-        last_byte_at=0.0,
-        requests=0,
-        received_bytes=0,
-        sent_bytes=0,
-        descriptor=lambda end: 5,
-    )
+        connection=known, session=None, client_id=None, first_eof=None, last_byte_at=0.0, requests=0, received_bytes=0,
+        sent_bytes=0, descriptor=lambda end: 5,
+    )  # fmt: skip
 
 
 def opened(count: int) -> tuple[Relays, OpenConnections]:

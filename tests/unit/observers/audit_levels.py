@@ -47,15 +47,9 @@ def without_pump() -> Iterator[None]:
 def configs(boot_id: str, *, features: bool = True, **audit: Any) -> dict[str, Any]:
     """What an observer is configured with."""
     return {
-        "broker.id": 1,
-        "boot.id": boot_id,
-        "sidecar.version": "0",
-        "internal": {"bootstrap.servers": "127.0.0.1:1"},
-        "topic.names": TopicNames(dict),
-        "api.names": {3: "Metadata"},
-        "features": features,
-        "audit": audit,
-    }
+        "broker.id": 1, "boot.id": boot_id, "sidecar.version": "0", "internal": {"bootstrap.servers": "127.0.0.1:1"},
+        "topic.names": TopicNames(dict), "api.names": {3: "Metadata"}, "features": features, "audit": audit,
+    }  # fmt: skip
 
 
 def configured(boot_id: str, folder: Path | None = None, **settings: Any) -> AuditObserver:

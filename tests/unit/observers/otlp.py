@@ -10,26 +10,15 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from observers.otlp_encoding import ATTRIBUTES
 
 DERIVED = {
-    "error.type",
-    "log.record.uid",
-    "messaging.batch.message_count",
-    "messaging.destination.name",
-    "messaging.destination.partition.id",
-    "messaging.operation.type",
-    "messaging.system",
-}
+    "error.type", "log.record.uid", "messaging.batch.message_count", "messaging.destination.name",
+    "messaging.destination.partition.id", "messaging.operation.type", "messaging.system",
+}  # fmt: skip
 """Attributes that follow from others."""
 
 TIMES = {
-    "request": "ts_request",
-    "rollup": "minute",
-    "connection": "ts",
-    "throttle": "ts_last",
-    "topic_inventory": "ts",
-    "group": "ts_last",
-    "end_offsets": "ts",
-    "sidecar_status": "ts",
-}
+    "request": "ts_request", "rollup": "minute", "connection": "ts", "throttle": "ts_last", "topic_inventory": "ts",
+    "group": "ts_last", "end_offsets": "ts", "sidecar_status": "ts",
+}  # fmt: skip
 """The field that is the time of a log record, by kind. A gap has none."""
 
 _FIELDS = {attribute: field for field, attribute in ATTRIBUTES.items()}

@@ -165,24 +165,12 @@ def test_requests_of_one_client_add_up() -> None:
     others = {"connection": connection(id="c2"), "received_at": 101.0, "answered_at": 101.002, "throttle_ms": 30}
     assert roll(exchange(), exchange(**others), exchange(error_code=3)) == [
         RollupEvent(
-            seq=0,
-            minute=1_700_000_100_000_000 // 60_000_000 * 60_000_000,
-            listener="CLIENT",
-            api_key=3,
-            api="Metadata",
-            principal="User:ANONYMOUS",
-            client_ip="10.0.0.7",
-            requests=3,
-            request_bytes=150,
-            client_id="app",
-            api_version=12,
-            response_bytes=240,
-            errors=1,
-            throttle_ms=30,
-            latencies=(0,) * 10 + (3,),
-            upstream_latencies=(3,),
+            seq=0, minute=1_700_000_100_000_000 // 60_000_000 * 60_000_000, listener="CLIENT", api_key=3,
+            api="Metadata", principal="User:ANONYMOUS", client_ip="10.0.0.7", requests=3, request_bytes=150,
+            client_id="app", api_version=12, response_bytes=240, errors=1, throttle_ms=30,
+            latencies=(0,) * 10 + (3,), upstream_latencies=(3,),
         )
-    ]
+    ]  # fmt: skip
 
 
 @pytest.mark.promise("audit-format.md", "A rollup has a histogram of latencies.")
