@@ -7,6 +7,7 @@ from proxy.core import observation_interest as interest
 from proxy.core.budget import MAX_CHARGED, Budget
 from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection, ConnectionTransition
+from proxy.core.observation import MAX_LEARNED
 from proxy.core.principal_tracker import SASL_AUTHENTICATE, PrincipalTracker
 from proxy.core.session import Session
 from tests.cases import each
@@ -169,3 +170,13 @@ def test_a_login_is_reported_after_its_exchange_is_handed_on_and_belongs_to_what
     login = bench.exchanges[2]
     assert (login.request_raw, login.response_raw) == (None, None)
     assert bench.exchanges[1].request_raw == handshake("PLAIN")
+
+
+def test_too_long_a_token_is_not_gathered_and_its_client_stays_unknown() -> None:
+    bench = Bench()
+    bench.client(request(SASL_HANDSHAKE, 1, 1, handshake("PLAIN")))
+    bench.broker(response(1, handshake_reply()))
+    token = plain("alice", "x" * MAX_LEARNED)
+    bench.client(request(SASL_AUTHENTICATE, 1, 2, authenticate(token, 1)), 10_000)
+    bench.broker(response(2, authenticate_reply(version=1)))
+    assert [change.connection.principal for change in bench.changes] == ["User:<unknown:PLAIN>"]

@@ -1,21 +1,29 @@
+"""Structs of every message, and the tables that say what they are."""
+
 import tracemalloc
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from random import Random
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from observers.views import request_view
+from proxy.core import apis, schema_table
 from proxy.core.accessors import printed_id
 from proxy.core.apis import APIS
 from proxy.core.observation_interest import ERROR_AFTER_THROTTLE, ERROR_FIRST, THROTTLE_FIRST
 from proxy.core.schema import WITHHELD, Layout, layout, plain, response_prefix
 from proxy.core.struct import MissingField, ObservableStructImpl, SchemaError, SchemaException, view
+from proxy.local.jars import cache_dir
 from tests.cases import each
+from tests.tools import generate_apis, generate_schema
 from tests.tools.random_messages import UNKNOWN_TAGS, all_messages, draw, length, read_all
 from tests.unit.observers import samples as sample
 
+JARS = ["kafka-clients-4.4.0.jar", "kafka-clients-3.9.2.jar"]
 MESSAGES = list(all_messages())
 TOPIC_ID = bytes(range(16))
 
@@ -213,3 +221,15 @@ def test_how_responses_begin() -> None:
         assert bool(flags & ERROR_FIRST) == (names[:1] == ["ErrorCode"])
         assert bool(flags & ERROR_AFTER_THROTTLE) == (names == ["ThrottleTimeMs", "ErrorCode"])
     assert response_prefix(95, 0) == response_prefix(0, 99) == 0
+
+
+@pytest.mark.promise(
+    "supported-versions.md",
+    "The sidecar knows every api and version of Kafka 0.8.2 to 4.4.0 by Kafka's own message definitions.",
+)
+@each(("module", "generate"), [(apis, generate_apis.generate), (schema_table, generate_schema.generate)])
+def test_the_committed_tables(module: ModuleType, generate: Callable[[list[Path]], str]) -> None:
+    found = [path for name in JARS for path in sorted((cache_dir() / "jars").glob(name))]
+    if len(found) < len(JARS):
+        pytest.skip(f"the jar cache {cache_dir()} lacks {' or '.join(JARS)}: python -m proxy.local.jars fetch")
+    assert Path(module.__file__ or "").read_text() == generate(found)
