@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from datetime import date, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow
@@ -60,12 +59,3 @@ def computed(
 
 def rows(*given: Any) -> list[stored.Row]:
     return stored.plain(computed(*given))
-
-
-def of_stored(root: Path, name: str, definitions: Definitions) -> list[dict[str, Any]]:
-    """Rows of the table ``name`` below ``root``, as they are made at once of what its inputs there hold."""
-    inputs = {
-        each: pyarrow.Table.from_pylist(stored.read(root, each), stored.schema(TABLES[each]))
-        for each in TABLES[name].derived_from
-    }
-    return computed(name, inputs, definitions).to_pylist()

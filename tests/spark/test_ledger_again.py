@@ -123,8 +123,8 @@ def _daemon(folder: Path, name: str, *arguments: str) -> Iterator[subprocess.Pop
     program = [home / "bin" / "spark-class", f"org.apache.spark.deploy.{name}.{name.capitalize()}"]
     # The web pages listen where SPARK_LOCAL_IP says, and nowhere else; with the first compiler level they start sooner.
     env = os.environ | {
-        "SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m", "PYSPARK_PYTHON": sys.executable,
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1", "PYSPARK_PYTHON": sys.executable,
     }  # fmt: skip
     with (folder / f"{name}.log").open("wb") as log:
         command = [*program, "--host", HOST, "--webui-port", "0", *arguments]

@@ -27,12 +27,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow, pytest.mar
 
 TOPICS = ("orders", "clicks", "payments")
 TRANSACTED = "payments"
-RECORDS = 600
-"""Of each topic, half of them written after the groups have stopped."""
-
-DEADLINE = 180.0
-"""Seconds for each consumer."""
-
+RECORDS = 600  # of each topic, half of them written after the groups have stopped
+DEADLINE = 180.0  # seconds for each consumer
 LIBRDKAFKA = tuple(f"librdkafka-{number}" for number in range(9))
 CONSUMER_PROTOCOL = tuple(f"consumer-protocol-{number}" for number in range(3))
 KAFKA_PYTHON = tuple(f"kafka-python-{number}" for number in range(3))

@@ -30,31 +30,24 @@ OLDER = ("-m", "tests.tools.older_release", f"{AUDIT_EVENT_SCHEMA}=1-1", "--")
 """Sidecars, jobs and the command of the release before, which knows level 1 alone."""
 
 TOPIC = "orders"
-READER = "tables"
-"""The name of the job, of either release, in the registry."""
-
+READER = "tables"  # the name of the job, of either release, in the registry; its tables are below it
 JOB_TIMEOUT = 240.0
 
 
 class Job:
-    """``brokerside jobs run`` over the fleet's audit, until it is stopped. ``reader``: of other tables."""
+    """``brokerside jobs run`` over the fleet's audit, until it is stopped."""
 
     def __init__(self, fleet: FeatureFleet, program: Sequence[str] = BROKERSIDE, reader: str = READER) -> None:
         conf = [f"--conf={key}={value}" for key, value in FEW_ROWS.items()]
         self.log = fleet.folder / f"job-{time.monotonic_ns()}.log"
         command = [sys.executable, *program, "jobs", "run", "--bootstrap-server", fleet.state.internal_bootstrap]
-        root = tables(fleet) if reader == READER else fleet.folder / reader
-        command += ["--tables", str(root), "--only", "traffic,dead_letters", "--reader", reader]
+        command += ["--tables", str(fleet.folder / reader), "--only", "traffic,dead_letters", "--reader", reader]
         with self.log.open("w") as log:
             self.process = subprocess.Popen([*command, "--master", "local[1]", *conf], stdout=log, stderr=log)
 
     def end(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(JOB_TIMEOUT)
-
-
-def tables(fleet: FeatureFleet) -> Path:
-    return fleet.folder / "tables"
 
 
 def command(fleet: FeatureFleet, *arguments: str, program: Sequence[str] = BROKERSIDE) -> tuple[int, str]:
@@ -114,7 +107,7 @@ def counted(fleet: FeatureFleet, ledgers: Sequence[ClientLedger]) -> dict[str, i
     sql = "SELECT client_id, sum(records)::BIGINT FROM traffic WHERE topic IS NOT NULL AND api = 'Produce' GROUP BY ALL"
     names = {one.client_id for one in ledgers}
     try:
-        return {name: records for name, records in query(tables(fleet), sql)[1] if name in names}
+        return {name: records for name, records in query(fleet.folder / READER, sql)[1] if name in names}
     except QueryError:  # there are no tables yet
         return {}
 
@@ -173,9 +166,9 @@ def test_a_fleet_is_raised_and_lowered_while_clients_and_a_job_work(tmp_path: Pa
             fleet.stop(broker_id)
         wait_until(lambda: counted(fleet, ledgers) == records_of(ledgers), JOB_TIMEOUT)
         assert started[1].end() == 0
-        assert query(tables(fleet), "SELECT count(*) FROM dead_letters")[1] == [(0,)]
+        assert query(fleet.folder / READER, "SELECT count(*) FROM dead_letters")[1] == [(0,)]
         sql = "SELECT client_id, sum(topic_requests)::BIGINT FROM traffic WHERE api = 'Produce' GROUP BY ALL"
-        found = dict(query(tables(fleet), sql)[1])
+        found = dict(query(fleet.folder / READER, sql)[1])
         assert {one.client_id: found[one.client_id] for one in ledgers[:-1]} == {
             one.client_id: one.counts["topic_requests"] for one in ledgers[:-1]
         }

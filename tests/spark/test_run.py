@@ -373,8 +373,6 @@ def test_what_is_missing_is_said_in_one_sentence(run_job: Run, audit: AuditTopic
         run_job(only=["costs"])
 
 
-Header = tuple[str, bytes | None]
-
 OLD, NEW = {"old": b"o" * 32}, {"new": b"n" * 100}
 
 
@@ -424,7 +422,7 @@ def test_forged_envelopes_take_no_number(audit: AuditTopic, jars: list[Path], tm
     assert letters[1] == [("bad_signature", 1, True), ("unknown_key", 1, True), ("unsigned", 18, True)]
 
 
-def send(audit: AuditTopic, records: Sequence[tuple[bytes, Sequence[Header]]]) -> None:
+def send(audit: AuditTopic, records: Sequence[tuple[bytes, Sequence[tuple[str, bytes | None]]]]) -> None:
     producer = Producer({"bootstrap.servers": audit.bootstrap})
     for value, headers in records:
         producer.produce(audit.name, value, partition=0, headers=list(headers))

@@ -48,13 +48,7 @@ def rows_of(table: Table, given: list[Given]) -> pyarrow.Table:
     return stored.rows(table, *[{**defaults, **row} for row in given])
 
 
-def billed(
-    *prices: Given | Prices,
-    owners: Given | None = None,
-    zones: Given | None = None,
-    since: date | None = None,
-    **given: Any,
-) -> tuple[Any, ...]:
+def billed(*prices: Any, owners: Any = None, zones: Any = None, since: Any = None, **given: Any) -> tuple[Any, ...]:
     """What ``derived`` computes ``cost`` of; ``heard`` are rows of completeness: one of ``DAY`` if nothing is said."""
     declared = tuple(each for each in prices if isinstance(each, Prices))
     plain = [each for each in prices if not isinstance(each, Prices)]
@@ -242,14 +236,11 @@ def test_the_days_of_a_month_add_up_and_idle_ones_are_nobodys() -> None:
 
 @pytest.mark.promise("cost.md", "The first rule of the owners that matches says whose a row is.")
 def test_the_first_rule_that_matches_owns() -> None:
-    owners = {
-        "rules": [
-            {"team": "mirrors", "clientIds": ["mm2-.*"]},
-            {"team": "shop", "topics": ["shop\\..+"], "principals": ["User:shop-.*"]},
-            {"team": "data", "topics": ["shop\\..+"]},
-            {"team": "east", "clusters": ["c2"]},
-        ]
-    }
+    rules = [
+        {"team": "mirrors", "clientIds": ["mm2-.*"]},
+        {"team": "shop", "topics": ["shop\\..+"], "principals": ["User:shop-.*"]},
+        {"team": "data", "topics": ["shop\\..+"]}, {"team": "east", "clusters": ["c2"]},
+    ]  # fmt: skip
     who: dict[str, Given] = {
         "mirrors": {"topic": "shop.orders", "client_id": "mm2-1"},
         "shop": {"topic": "shop.orders", "principal": "User:shop-web"},
@@ -260,7 +251,7 @@ def test_the_first_rule_that_matches_owns() -> None:
     rows = bill(
         price("data_in_gb", "1"),
         traffic=[data(10**9 * place, **given) for place, given in enumerate(who.values(), 1)],
-        owners=owners,
+        owners={"rules": rules},
     )
     assert owed(rows, "x_Team") == {team: place for place, team in enumerate(who, 1)}
 
@@ -338,16 +329,14 @@ def test_connections_are_charged_by_the_hours_of_each_day() -> None:
 
 @pytest.mark.promise("cost.md", "Partitions are charged for each hour in which a sidecar of the cluster was heard of.")
 def test_partitions_are_charged_as_last_listed() -> None:
-    rows = bill(
-        price("partition_hours", "1"),
-        inventory=[
-            {"hour": at(DAY, 22), "topic": "orders", "partitions": 3},
-            {"hour": at(DAY, 22), "topic": "gone", "partitions": 1},
-            {"hour": at(DAY, 22), "topic": "__internal", "partitions": 50, "internal": True},
-            {"hour": at(NEXT, 1), "topic": "orders", "partitions": 6},
-        ],
-        heard=[*alive(20, 21, 22, 23), *alive(0, 1, 3, day=NEXT), *alive(3, day=NEXT, boot_id="b2")],
-    )
+    evening, night = {"hour": at(DAY, 22)}, {"hour": at(NEXT, 1)}
+    inventory = [
+        {**evening, "topic": "orders", "partitions": 3}, {**evening, "topic": "gone", "partitions": 1},
+        {**evening, "topic": "__internal", "partitions": 50, "internal": True},
+        {**night, "topic": "orders", "partitions": 6},
+    ]  # fmt: skip
+    heard = [*alive(20, 21, 22, 23), *alive(0, 1, 3, day=NEXT), *alive(3, day=NEXT, boot_id="b2")]
+    rows = bill(price("partition_hours", "1"), inventory=inventory, heard=heard)
     assert {(row.x_Topic, row.day): row.PricingQuantity for row in rows} == {
         ("orders", DAY): 6, ("gone", DAY): 2, ("orders", NEXT): 3 + 6 + 6, ("gone", NEXT): 1,
     }  # fmt: skip

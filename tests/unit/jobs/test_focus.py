@@ -27,8 +27,6 @@ MANDATORY = (
     "EffectiveCost", "InvoiceIssuerName", "ListCost", "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName",
     "ServiceCategory", "ServiceName",
 )  # fmt: skip
-"""Columns that must be there."""
-
 NEVER_NULL = (
     *(name for name in MANDATORY if name != "ChargeClass"),
     *("PricingCategory", "ListUnitPrice", "ContractedUnitPrice", "ServiceSubcategory", "SkuId", "SkuMeter"),
@@ -40,11 +38,8 @@ INSTANTS = ("BillingPeriodStart", "ChargePeriodStart", "ChargePeriodEnd", "Billi
 COSTS = {"ListCost": "ListUnitPrice", "ContractedCost": "ContractedUnitPrice"}
 AMOUNTS = (*COSTS, *COSTS.values(), "BilledCost", "EffectiveCost", "PricingQuantity")
 
-ROUNDING = Decimal("0.00000000005")
-"""Half of the last digit of a quantity."""
-
-LAST_DIGIT = Decimal("0.0000000001")
-"""Of a cost: it may go to another row of the same charge."""
+ROUNDING = Decimal("0.00000000005")  # half of the last digit of a quantity
+LAST_DIGIT = Decimal("0.0000000001")  # of a cost: it may go to another row of the same charge
 
 _UNIT = re.compile(r"(?:[1-9][0-9]* )?(?:[KMGTPE]i?)?B|(?:[1-9][0-9]* )?(?:[A-Z][a-z]+-)?[A-Z][a-z]+s")
 
@@ -62,8 +57,6 @@ RULES: dict[str, Callable[[Row], bool]] = {
         and not (row["ChargeCategory"] == "Purchase" and row["ChargeFrequency"] == "Usage-Based")
     ),
     "PricingCategory": lambda row: row["PricingCategory"] in ("Standard", "Dynamic", "Committed", "Other"),
-    "ServiceCategory": lambda row: row["ServiceCategory"] == "Integration",
-    "ServiceSubcategory": lambda row: row["ServiceSubcategory"] == "Messaging",
     "BillingCurrency": lambda row: re.fullmatch("[A-Z]{3}", row["BillingCurrency"]) is not None,
     "units": lambda row: all(_UNIT.fullmatch(row[name]) for name in ("PricingUnit", "ConsumedUnit") if row[name]),
     "ConsumedQuantity of usage": lambda row: bool(row["ConsumedQuantity"]) == (row["ChargeCategory"] == "Usage"),

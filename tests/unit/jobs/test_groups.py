@@ -208,14 +208,10 @@ def listed(*topics: InventoryTopic, **changes: Any) -> InventoryEvent:
 @pytest.mark.promise("tables/inventory.md", "`inventory` has one row an hour for each topic that the cluster has.")
 def test_the_lists_of_an_hour_are_one_row_for_each_topic() -> None:
     """Of two brokers' sidecars; the topic grew, and one of them knew no ids."""
-    values = [
-        encoded(listed(InventoryTopic("orders", "id-1", 3), InventoryTopic("__offsets", None, 50, True)), event()),
-        encoded(
-            listed(InventoryTopic("orders", None, 6), ts=NOON + 59 * MINUTE, part=2, parts=2),
-            listed(ts=NOON + 59 * MINUTE, part=1, parts=2),
-            broker_id=2,
-        ),
-    ]
+    first = listed(InventoryTopic("orders", "id-1", 3), InventoryTopic("__offsets", None, 50, True))
+    later = {"ts": NOON + 59 * MINUTE, "parts": 2}
+    grown = listed(InventoryTopic("orders", None, 6), part=2, **later)
+    values = [encoded(first, event()), encoded(grown, listed(part=1, **later), broker_id=2)]
     internal, orders = sorted(decoded("inventory", values), key=lambda row: row.topic)
     assert orders == {
         "day": date(2026, 9, 22), "hour": datetime(2026, 9, 22, 12), "cluster_id": "cluster", "topic": "orders",

@@ -25,8 +25,6 @@ from spark_jobs.schemas.traffic import LATENCY_BUCKETS_US
 from tests.spark.stored import write
 
 MINUTE = datetime(2026, 9, 22, 12, tzinfo=UTC)
-
-
 KEY = {"day": MINUTE.date(), "minute": MINUTE, "cluster_id": "c", "broker_id": 1, "listener": "CLIENT"}
 KEY |= {"api": "Produce", "principal": "User:a"}
 
@@ -96,13 +94,6 @@ def test_what_cannot_be_answered_is_said_in_one_sentence(root: Path) -> None:
             query.query(root, sql.format(file=file))
         assert "\n" not in str(raised.value), sql
         assert "secret" not in str(raised.value).replace(str(file), ""), sql
-
-
-def test_a_folder_without_tables_says_how_to_fill_it(tmp_path: Path) -> None:
-    assert query.describe_tables(tmp_path / "missing") == []
-    assert "jobs run" in query.render_tables([], "table")
-    with pytest.raises(QueryError, match=r"there are no tables in .* `brokerside jobs run` fills them"):
-        query.query(tmp_path, "SELECT 1")
 
 
 @pytest.mark.promise("tables.md", "`brokerside tables` lists the existing tables with their stored columns.")

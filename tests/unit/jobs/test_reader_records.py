@@ -114,15 +114,13 @@ def test_a_level_above_the_job_refuses_it() -> None:
         [finalized(3), finalized(3, status=0)], [edited(features={})],
     ):  # fmt: skip
         check_levels(accepted)
+    is_at_3 = "is finalized at 3"
     for values, how in (
-        ([finalized(3)], "is finalized at 3"),
-        ([finalized(4, 2)], "is finalized at 4"),
-        ([None, finalized(2), finalized(3)], "is finalized at 3"),
-        ([finalized(3, version=0, minimum=3)], "is finalized at 3"),
-        ([finalized(2, pending=3)], "is about to be finalized at 3"),
-        ([finalized(3, pending=2)], "is finalized at 3"),
-        ([edited(later_field={"a": 1})], "is finalized at 3"),
-    ):
+        ([finalized(3)], is_at_3), ([finalized(4, 2)], "is finalized at 4"),
+        ([None, finalized(2), finalized(3)], is_at_3), ([finalized(3, version=0, minimum=3)], is_at_3),
+        ([finalized(2, pending=3)], "is about to be finalized at 3"), ([finalized(3, pending=2)], is_at_3),
+        ([edited(later_field={"a": 1})], is_at_3),
+    ):  # fmt: skip
         with pytest.raises(JobError) as refused:
             check_levels(values)
         assert str(refused.value) == f"{FEATURE} {how}, this job reads up to 2: run a newer release", values

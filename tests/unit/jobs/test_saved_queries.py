@@ -283,8 +283,9 @@ def test_a_sidecar_is_stale_after_a_minute(tmp_path: Path) -> None:
         reported = AT - ago * SECOND
         row = {
             **WHERE, "broker_id": broker, "minute": AT, "boot_id": "b", "last_status": reported, "ended": broker == 2,
+            "statuses": 1,
         }  # fmt: skip
-        write(tmp_path, "completeness", {**row, "statuses": 1})
+        write(tmp_path, "completeness", row)
     rows = answer(tmp_path, "stale-sidecars", at=AT)
     assert picked(rows, "broker_id", "silent_seconds", "ended") == [(2, 7200, True), (1, 61, False)]
 

@@ -257,12 +257,8 @@ def test_the_later_list_holds_and_a_connection_over_midnight_is_one() -> None:
 
 @pytest.mark.promise("tables/completeness.md", "A record counts in `completeness` in the minute in which it was sent.")
 def test_records_count_in_the_minute_in_which_they_were_sent() -> None:
-    values = [
-        encoded(event(), event(), event(), first_seq=4),
-        encoded(event(), first_seq=7, sent_at=NOON + MINUTE - 1),
-        b"poison",
-    ]
-    (row,) = decoded("completeness", values)
+    later = encoded(event(), first_seq=7, sent_at=NOON + MINUTE - 1)
+    (row,) = decoded("completeness", [encoded(event(), event(), event(), first_seq=4), later, b"poison"])
     unset = ("reason", "hidden_by", "lost_first_seq", "lost_last_seq", "last_status", "started_at", "seen", "emitted",
              "delivered", "hidden", "partly_hidden", "dropped", "waiting", "ended")  # fmt: skip
     assert row == {
@@ -334,15 +330,9 @@ def test_what_is_neither_there_nor_lost_is_missing() -> None:
 
 
 def test_numbers_that_cannot_be_do_not_end_the_job() -> None:
-    values = [
-        of_kind(gap(1, 2**63 - 1), "reason", "strange"),
-        of_kind(gap(1, 2**63 - 1), "reason", "strange"),
-        of_kind(gap(5, 1), "reason", "backwards"),
-        of_kind(status(clock_step_ms=-(2**63)), "dropped", {"a": 2**63 - 1, "b": None}),
-    ]
+    strange = of_kind(gap(1, 2**63 - 1), "reason", "strange")
+    dropped = of_kind(status(clock_step_ms=-(2**63)), "dropped", {"a": 2**63 - 1, "b": None})
+    values = [strange, strange, of_kind(gap(5, 1), "reason", "backwards"), dropped]
     rows = {row.reason: row for row in decoded("completeness", values)}
-    assert {reason: rows[reason].lost for reason in ("strange", "backwards")} == {
-        "strange": 2 * MAX_SUM,
-        "backwards": 0,
-    }
+    assert (rows["strange"].lost, rows["backwards"].lost) == (2 * MAX_SUM, 0)
     assert (rows[None].clock_step_ms, rows[None].dropped) == (MAX_SUM, MAX_SUM)

@@ -23,14 +23,10 @@ ALWAYS_ON = [*alive(0, 3_600), *alive(0, 3_600, broker=2, boot="b2")]
 
 
 def made(traffic: Rows, inventory: Rows, completeness: Rows = ALWAYS_ON) -> dict[str, Row]:
-    found = topics(traffic, inventory, completeness)
+    given = {TRAFFIC: traffic, INVENTORY: inventory, COMPLETENESS: completeness}
+    found = derived.rows("topics", {table.name: rows(table, *each) for table, each in given.items()})
     assert len({(row.cluster_id, row.topic) for row in found}) == len(found)
     return {row.topic: row for row in found}
-
-
-def topics(traffic: Rows, inventory: Rows, completeness: Rows) -> list[Row]:
-    given = {TRAFFIC: traffic, INVENTORY: inventory, COMPLETENESS: completeness}
-    return derived.rows("topics", {table.name: rows(table, *each) for table, each in given.items()})
 
 
 def did(topic: str | None, api: str = "Produce", *, at: float = 600, **changes: Any) -> dict[str, Any]:
