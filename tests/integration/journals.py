@@ -1,23 +1,41 @@
 """Journals of consumers: what each was handed out and when, and what follows from all of them together.
 
-Times are nanoseconds of CLOCK_BOOTTIME, which all processes of a machine share. ``journaling`` writes them.
+Times are nanoseconds of CLOCK_BOOTTIME, which all processes of a machine share.
+
+``python -m tests.integration.journals FILE ARGUMENTS``: a consumer that writes one. ``ARGUMENTS``: JSON;
+``topic_count`` and what else ``CoordinatedConsumer`` takes, and ``pause``: seconds between two looks at a stream that
+was empty; messages wait in it meanwhile. Ends with SIGTERM. A line is in the file before the next message is asked for,
+so that nothing is lost with a process that is killed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import logging
+import os
+import signal
 import struct
+import sys
+import threading
 import time
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+import msgspec
 
-from tests.integration.journaling import boottime_ns
+from proxy.client.consumer import ConsumerFailed, CoordinatedConsumer
+from proxy.client.consumer.link import SIZE_BYTES, CoordinatorLink
+from proxy.client.consumer.streams import MessageStream
+from proxy.config.values import Endpoint
+from proxy.coordinator.wire import START_FETCHER, ConsumerResponse, decode_response
+from proxy.errors import PeerError
+from proxy.fleet.boottime import boottime_ms
+from tests.integration.feature_sidecars import read_to_end
 
 MILLISECOND = 1_000_000
 
@@ -75,29 +93,20 @@ class Replay(NamedTuple):
 
 def read_journal(path: Path) -> Journal:
     """Read what a process has written so far."""
-    handed_out: list[HandedOut] = []
-    changes: dict[str, list[Change]] = {"assigned": [], "revoked": []}
-    reported: list[Report] = []
-    started: list[int] = []
-    failure = None
+    found: dict[str, list[Any]] = defaultdict(list)
     whole, _, _ = path.read_text().rpartition("\n")
     for line in whole.splitlines():
-        kind, _, rest = line.partition(" ")
-        if kind == "handed_out":
-            topic, recreated, partition, offset, before, after = rest.split()
-            source = topic, int(recreated), int(partition)
-            handed_out.append(HandedOut(source, int(offset), int(before), int(after)))
-        elif kind == "reported":
-            at, topic, partition, offset = rest.split()
-            reported.append(Report(int(at), topic, int(partition), int(offset)))
-        elif kind == "started":
-            started.append(int(rest))
-        elif kind == "failed":
-            failure = rest
-        else:
-            at, topic, partition = rest.split()
-            changes[kind].append(Change(int(at), topic, int(partition)))
-    return Journal(path.stem, handed_out, **changes, reported=reported, failure=failure, started=started)
+        kind, *fields = msgspec.json.decode(line)
+        found[kind].append(fields)
+    return Journal(
+        path.stem,
+        [HandedOut((topic, recreated, number), *rest) for topic, recreated, number, *rest in found["handed_out"]],
+        [Change(*one) for one in found["assigned"]],
+        [Change(*one) for one in found["revoked"]],
+        [Report(*one) for one in found["reported"]],
+        next((why for (why,) in found["failed"]), None),
+        [at for (at,) in found["started"]],
+    )
 
 
 def find_overlaps(journals: Iterable[Journal]) -> list[str]:
@@ -319,23 +328,114 @@ def _covering(offsets: Mapping[tuple[str, int], list[Report]], replay: Replay, u
 def read_commits(bootstrap: str, group: str) -> list[Report]:
     """Return the offsets of a group that were committed, in the order of each partition."""
     booted = time.time_ns() - boottime_ns()
-    settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False}
     found: list[Report] = []
     # The beginning of an OffsetCommitKey, of either version; the keys of other records have others.
     keys = tuple(struct.pack(f">hh{len(group)}s", version, len(group), group.encode()) for version in (0, 1))
-    with closing(Consumer({**settings, "enable.partition.eof": True})) as consumer:
-        partitions = consumer.list_topics(OFFSETS_TOPIC, timeout=20).topics[OFFSETS_TOPIC].partitions
-        consumer.assign([TopicPartition(OFFSETS_TOPIC, number, 0) for number in partitions])
-        left = set(partitions)
-        while left:
-            for message in consumer.consume(1000, 1.0):
-                if (error := message.error()) is not None:
-                    assert error.code() == KafkaError._PARTITION_EOF, error
-                    left.discard(message.partition() or 0)
-                    continue
-                key, value = message.key() or b"", message.value()
-                if value is not None and key.startswith(keys):
-                    topic, partition = key[len(keys[0]) + 2 : -4].decode(), int.from_bytes(key[-4:], "big")
-                    offset = int.from_bytes(value[2:10], "big")
-                    found.append(Report(message.timestamp()[1] * MILLISECOND - booted, topic, partition, offset))
+    for message in read_to_end(bootstrap, OFFSETS_TOPIC):
+        key, value = message.key() or b"", message.value()
+        if value is not None and key.startswith(keys):
+            topic, partition = key[len(keys[0]) + 2 : -4].decode(), int.from_bytes(key[-4:], "big")
+            offset = int.from_bytes(value[2:10], "big")
+            found.append(Report(message.timestamp()[1] * MILLISECOND - booted, topic, partition, offset))
     return found
+
+
+# ---- the process -----------------------------------------------------------------------------------------------------
+
+POLL_SECONDS = 0.01
+"""Between two times of which it is known that a message was handed out between them, at most, while nothing stops."""
+
+
+class ReportingLink(CoordinatorLink):
+    """Calls ``responded`` with a response when the kernel has it."""
+
+    responded: Callable[[ConsumerResponse], None]
+
+    def send(self, frame: bytes) -> None:
+        super().send(frame)
+        with contextlib.suppress(PeerError):  # a request of its own
+            self.responded(decode_response(frame[SIZE_BYTES:]))
+
+
+class ReportingConsumer(CoordinatedConsumer):
+    """``responded``: see ``ReportingLink``."""
+
+    responded: Callable[[ConsumerResponse], None]
+
+    def _open_link(self, address: Endpoint) -> CoordinatorLink:
+        link = ReportingLink(address, self._security, self._settings.client_id, boottime_ms)
+        link.responded = self.responded
+        return link
+
+
+class JournalingConsumer:
+    """Runs from its making to ``shut_down``."""
+
+    def __init__(self, path: str, arguments: dict[str, Any]) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._is_ended = threading.Event()
+        self._pause = arguments.pop("pause")
+        topic_count = arguments.pop("topic_count")
+        self._consumer = ReportingConsumer(
+            **arguments,
+            on_assigned=lambda found: self._note_all("assigned", found),
+            on_revoked=lambda found: self._note_all("revoked", found),
+        )
+        self._consumer.responded = self._note_response
+        streams = self._consumer.create_message_streams(topic_count)
+        self._threads = [threading.Thread(target=self._read, args=[one]) for each in streams.values() for one in each]
+        for thread in self._threads:
+            thread.start()
+
+    def shut_down(self) -> None:
+        """Leave the group."""
+        self._consumer.shutdown()
+        self._is_ended.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _note(self, *fields: object) -> None:
+        os.write(self._file, msgspec.json.encode(fields) + b"\n")
+
+    def _note_all(self, what: str, partitions: list[tuple[str, int]]) -> None:
+        now = boottime_ns()
+        for topic, partition in partitions:
+            self._note(what, now, topic, partition)
+
+    def _note_response(self, response: ConsumerResponse) -> None:
+        now = boottime_ns()
+        if response.api_key == START_FETCHER:
+            self._note("started", now)
+        for one in response.offsets or ():
+            self._note("reported", now, one.topic, one.partition, one.offset)
+
+    def _read(self, stream: MessageStream) -> None:
+        try:
+            while not self._is_ended.is_set():
+                before = boottime_ns()
+                message = stream.poll(POLL_SECONDS)
+                if message is None:
+                    self._is_ended.wait(self._pause)
+                else:
+                    where = message.topic(), int(message.value() or b""), message.partition(), message.offset()
+                    self._note("handed_out", *where, before, boottime_ns())
+        except ConsumerFailed as error:
+            self._note("failed", str(error))
+
+
+def boottime_ns() -> int:
+    """Return the time since the machine was booted."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def main() -> None:
+    """Consume until SIGTERM."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    consumer = JournalingConsumer(sys.argv[1], json.loads(sys.argv[2]))
+    signal.sigwait([signal.SIGTERM])
+    consumer.shut_down()
+
+
+if __name__ == "__main__":
+    main()
