@@ -1,7 +1,5 @@
 """A scripted peer in place of an OpenTelemetry collector: real sockets, and answers that a test chooses."""
 
-from __future__ import annotations
-
 import gzip
 import socket
 import ssl
@@ -76,7 +74,7 @@ def without_end(head: bytes) -> Answer:
 class _Server(ThreadingHTTPServer):
     daemon_threads = False  # so that its end waits for them
 
-    def __init__(self, collector: Collector) -> None:
+    def __init__(self, collector: "Collector") -> None:
         self.collector = collector
         self.open: set[socket.socket] = set()
         super().__init__(("127.0.0.1", collector.port), _Handler)

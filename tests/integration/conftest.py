@@ -1,7 +1,5 @@
 """A sidecar before the broker of a run (tests/brokers.py), and Kafka's own tools."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 

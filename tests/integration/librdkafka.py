@@ -1,7 +1,5 @@
 """Producing and consuming with confluent-kafka, as most tests do."""
 
-from __future__ import annotations
-
 import uuid
 
 from confluent_kafka import Consumer, Producer

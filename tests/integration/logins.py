@@ -1,7 +1,5 @@
 """Clients that log in over SASL_PLAINTEXT and ask for something, each in its own way."""
 
-from __future__ import annotations
-
 import re
 import struct
 import subprocess
@@ -75,9 +73,6 @@ class Own(Peer):
     def __init__(self, bootstrap: str, client_id: str) -> None:
         super().__init__(bootstrap)
         self._client_id = client_id
-
-    def __enter__(self) -> Own:
-        return self
 
     def ask(self, key: int, version: int, body: bytes) -> bytes:
         """Return what follows the correlation id of the answer."""

@@ -1,7 +1,5 @@
 """Reads the text of ``/metrics``."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 
 from prometheus_client.parser import text_string_to_metric_families

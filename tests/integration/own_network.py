@@ -5,8 +5,6 @@ user of its own: routing rules find what it sends by the user, and what is sent 
 have given it. What is cut is lost without a word, as in a network: neither a connect nor a send fails at once.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shlex

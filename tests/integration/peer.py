@@ -1,7 +1,5 @@
 """A TCP peer that does exactly what a test says, for what a real broker cannot be made to do on demand."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ssl

@@ -1,7 +1,5 @@
 """Observers that write down what they get, for tests that run a whole sidecar; the last ones are KIP-388's."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

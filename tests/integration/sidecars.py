@@ -1,7 +1,5 @@
 """Sidecars of a test's own, in front of the brokers of a run."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A forwarder that keeps all bytes of each connection, for tests that compare what goes in with what comes out."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,8 +1,6 @@
 """What Kafka's authorizer logs: the rights that sidecars and jobs use are the ACLs of docs/security.md, and what
 Kafka's own tools are denied is in the events."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -17,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from confluent_kafka import Producer
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are exported, untyped
+from confluent_kafka.admin import (
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
@@ -25,7 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are ex
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    NewTopic,  # type: ignore[attr-defined]  # they are exported, untyped
+    NewTopic,
     ResourcePatternType,
     ResourceType,
 )
@@ -62,7 +60,7 @@ class Right(NamedTuple):
     resource_name: str
     prefixed: bool = False
 
-    def covers(self, used: Right) -> bool:
+    def covers(self, used: "Right") -> bool:
         if self.resource_name != "*" and self.prefixed != (self.resource_name != used.resource_name):
             return False
         return (
@@ -73,7 +71,7 @@ class Right(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def decisions(tmp_path_factory: pytest.TempPathFactory, tools: KafkaTools) -> list[tuple[str, Right]]:
+def decisions(tmp_path_factory, tools):
     """What the authorizer decided: ``Allowed`` or ``Denied``, and the right that was asked for.
 
     A sidecar ran with the audit, the registry and the cluster's quotas, before and after a restart, and then the jobs.
@@ -141,7 +139,7 @@ def use_everything(folder: Path, node: Node, internal: str) -> None:
             producer = Producer({"bootstrap.servers": node.advertised})
             producer.produce(f"orders-{run}", b"one")
             assert producer.flush(60) == 0
-            until(lambda run=run: f"orders-{run}" in inventory(node))  # type: ignore[misc]
+            until(lambda run=run: f"orders-{run}" in inventory(node))
             until(lambda: REGISTRY in admin.list_topics(timeout=60).topics)
             with Peer(node.internal) as peer:
                 peer.ask(ALTER, 0, alter([("ip", None)], (RATE, 1000.0, False)))
@@ -156,7 +154,7 @@ def use_everything(folder: Path, node: Node, internal: str) -> None:
                 ConfigEntry("max.message.bytes", "2000000", incremental_operation=AlterConfigOpType.SET)
             )
             admin.incremental_alter_configs([resource])[resource].result(30)
-            until(lambda topic=topic: largest_record(topic) == "2000000")  # type: ignore[misc]
+            until(lambda topic=topic: largest_record(topic) == "2000000")
 
 
 def inventory(node: Node) -> set[str]:
@@ -184,13 +182,12 @@ def granted() -> set[Right]:
 
 
 @pytest.mark.promise("security.md", "The ACLs of the page are what sidecars and jobs need: no more, and no less.")
-def test_nothing_is_denied_and_every_acl_is_needed(decisions: list[tuple[str, Right]]) -> None:
+def test_nothing_is_denied_and_every_acl_is_needed(decisions):
     assert {right for decision, right in decisions if decision == "Denied"} == set()
     used = {right for decision, right in decisions if decision == "Allowed"}
     assert {right for right in granted() if not any(right.covers(one) for one in used)} == set()
 
 
-USERS = ("admin", "bob")
 DENIALS = {29: "topic", 30: "group", 31: "cluster", 53: "transactional_id", 65: "delegation_token"}
 """TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, DELEGATION_TOKEN_AUTHORIZATION_FAILED."""
 
@@ -290,12 +287,12 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+def seen(tmp_path_factory):
     """All events of the tools, which ran as the administrator, and then as a user without any right."""
     folder = tmp_path_factory.mktemp("admin")
     with secured_broker(folder) as made:
         node, (behind, before) = made.node, made.listeners["SASL"]
-        for name in USERS:
+        for name in ("admin", "bob"):
             login(name, folder)
         Producer({"bootstrap.servers": node.internal, "transactional.id": "pay"}).init_transactions(120)
         config = broker.sidecar_config(node)
@@ -330,7 +327,7 @@ def run_tools(bootstrap: str, folder: Path, internal: str) -> None:
             assert done.returncode == 0, done.stdout + done.stderr
             # The next tools ask the broker, which learns of all changes in their order, a moment later.
             client.create_topics([NewTopic(f"known-{number}", 1, 1)])[f"known-{number}"].result(60)
-            until(lambda last=f"known-{number}": last in client.list_topics(timeout=60).topics)  # type: ignore[misc]
+            until(lambda last=f"known-{number}": last in client.list_topics(timeout=60).topics)
         run("admin", CHANGES[0])
         for command in (*CHANGES, *READS):
             run("bob", command)
@@ -358,7 +355,7 @@ def run_job(bootstrap: str, tables: Path, *more: str) -> None:
 
 
 @pytest.mark.promise("changes.md", "Every change by Kafka's own tools is in the events, without values.")
-def test_every_change_is_in_the_events(seen: Seen) -> None:
+def test_every_change_is_in_the_events(seen):
     changed = {
         (event.api, event.operation, one.resource_type, one.resource_name)
         for event in seen.events
@@ -372,7 +369,7 @@ def test_every_change_is_in_the_events(seen: Seen) -> None:
 
 
 @pytest.mark.promise("changes.md", "Each ACL that is given or taken away has a row that says all of it.")
-def test_acls_that_are_given_and_taken_away_say_who_may_do_what(seen: Seen) -> None:
+def test_acls_that_are_given_and_taken_away_say_who_may_do_what(seen):
     reported = seen.ask(
         "SELECT api, resource_name, parent_type, parent_name, op_type, acl_permission_type, acl_operation, acl_host,"
         " acl_pattern_type FROM changes"
@@ -387,7 +384,7 @@ def test_acls_that_are_given_and_taken_away_say_who_may_do_what(seen: Seen) -> N
 
 
 @pytest.mark.promise("changes.md", "Changed settings, quotas and SCRAM users say whether they were set or deleted.")
-def test_settings_quotas_and_users_say_whether_they_were_set_or_deleted(seen: Seen) -> None:
+def test_settings_quotas_and_users_say_whether_they_were_set_or_deleted(seen):
     reported = seen.ask(
         "SELECT resource_type, resource_name, op_type, mechanism FROM changes"
         " WHERE principal = 'User:admin' AND op_type IS NOT NULL AND acl_operation IS NULL"
@@ -397,7 +394,7 @@ def test_settings_quotas_and_users_say_whether_they_were_set_or_deleted(seen: Se
 
 
 @pytest.mark.promise("changes.md", "Items of a long list whose result is not kept have the result unknown.")
-def test_of_a_long_list_no_topic_is_said_to_be_deleted(seen: Seen) -> None:
+def test_of_a_long_list_no_topic_is_said_to_be_deleted(seen):
     """All 200 were denied, and an event keeps the errors of 100."""
     found = seen.ask(
         "SELECT result, count(DISTINCT resource_name) FROM changes"
@@ -409,7 +406,7 @@ def test_of_a_long_list_no_topic_is_said_to_be_deleted(seen: Seen) -> None:
 
 
 @pytest.mark.promise("changes.md", "The denials in changes are those that the broker's authorizer logs.")
-def test_denials_are_those_that_the_authorizer_logs(seen: Seen) -> None:
+def test_denials_are_those_that_the_authorizer_logs(seen):
     """By api and resource: what the tools retry is logged again. ListTransactions answers without an error, and leaves
     out transactions that the client has no right to see."""
     logged = {

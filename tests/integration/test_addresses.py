@@ -3,8 +3,6 @@
 Nothing else has these addresses: so wherever one of them is found, it came from a broker.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import struct
@@ -37,13 +35,11 @@ from tests.integration.quotas import Asker, questions
 from tests.integration.sidecars import running, spawned, until
 from tests.integration.tap import Tapped, frames, tap
 from tests.integration.topics import described, new_topic
-from tests.interop.clients import BUILDING, CLIENTS, Client, digest
+from tests.interop.clients import BUILDING, CLIENTS, digest
 from tests.tools.addressed import rewriting, rewritten
 from tests.tools.random_messages import Drawn
 
 pytestmark = pytest.mark.kafka
-
-ALTER_REASSIGNMENTS = 45
 
 NODES = 3
 PRIVATE = "127.0.0.19"
@@ -139,7 +135,7 @@ KAFKA = ("3.9.2", "4.3.1", "4.4.0")
 
 
 @pytest.fixture(scope="module", params=KAFKA)
-def brokers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def brokers(request, tmp_path_factory):
     """Of each release; with sidecars that know of each other by a map, before 4.3.1 by themselves."""
     folder = tmp_path_factory.mktemp("site") / "cluster"
     with site(folder, request.param, registry=request.param == "4.3.1") as made:
@@ -150,7 +146,7 @@ newest = pytest.mark.parametrize("brokers", KAFKA[-1:], indirect=True)
 
 
 @pytest.fixture
-def topic(brokers: Site) -> str:
+def topic(brokers):
     return new_topic(brokers.state)
 
 
@@ -168,7 +164,7 @@ def assert_hidden(brokers: Site) -> None:
 @pytest.mark.promise(
     "addresses.md", "Rewritten responses of Kafka 3.9.2, 4.3.1 and 4.4.0 differ from the brokers' in addresses alone."
 )
-def test_every_version_of_each_response_differs_in_addresses_alone(brokers: Site, topic: str) -> None:
+def test_every_version_of_each_response_differs_in_addresses_alone(brokers, topic):
     """Each is asked of a broker that is not the leader, so that it names the one that is; but for ShareAcknowledge,
     which does so only after a leader that had given out records has moved."""
     addresses = rewriting(brokers.known)
@@ -179,7 +175,7 @@ def test_every_version_of_each_response_differs_in_addresses_alone(brokers: Site
 @pytest.mark.slow
 @pytest.mark.promise("addresses.md", "Without rewriting no byte of a response with addresses changes.")
 @newest
-def test_without_rewriting_every_response_is_the_brokers(brokers: Site, topic: str) -> None:
+def test_without_rewriting_every_response_is_the_brokers(brokers, topic):
     with plain_sidecar(brokers) as address:
         compare(brokers, address, topic, lambda key, version, body: body)
 
@@ -219,7 +215,7 @@ def asked(asker: Asker, topic: str) -> Iterator[tuple[int, int, dict[str, Any]]]
     "addresses.md", "A rewriting sidecar is not ready where another broker than its own advertises its upstream."
 )
 @newest
-def test_a_sidecar_before_another_broker_says_so(brokers: Site) -> None:
+def test_a_sidecar_before_another_broker_says_so(brokers):
     [listener] = load(brokers.sidecars[0].config).listeners
     upstream = Upstream(listener.upstream, 60.0)
     assert asyncio.run(upstream_check.find_problem(listener, upstream, 1)) is None
@@ -234,7 +230,7 @@ def test_a_sidecar_before_another_broker_says_so(brokers: Site) -> None:
 @BUILDING
 @newest
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
-def test_clients_of_other_languages(brokers: Site, client: Client) -> None:
+def test_clients_of_other_languages(brokers, client):
     sent = [f"{number:06d}\t{'x' * (number % 500)}" for number in range(600)]
     name = new_topic(brokers.state, client.name)
     report = client.run([brokers.bootstrap, name, f"{name}-group", "rewriting", "3"], sent)
@@ -248,7 +244,7 @@ def test_clients_of_other_languages(brokers: Site, client: Client) -> None:
     "addresses.md", "Clients follow a partition to its new leader through the rewritten address that the refusal names."
 )
 @newest
-def test_leaders_that_move_are_found_by_javas_clients(brokers: Site) -> None:
+def test_leaders_that_move_are_found_by_javas_clients(brokers):
     """Records keep coming while each partition's leader changes: the refusal names the new one."""
     topic = new_topic(brokers.state)
     before = brokers.tapped()
@@ -273,7 +269,8 @@ def test_leaders_that_move_are_found_by_javas_clients(brokers: Site) -> None:
                 {"PartitionIndex": part["PartitionIndex"], "Replicas": [part["LeaderId"] % 3 + 1]}
                 for part in described(asker, topic)["Partitions"]
             ]
-            asker.ask(ALTER_REASSIGNMENTS, 0, {"TimeoutMs": 10_000, "Topics": [{"Name": topic, "Partitions": moved}]})
+            # AlterPartitionReassignments
+            asker.ask(45, 0, {"TimeoutMs": 10_000, "Topics": [{"Name": topic, "Partitions": moved}]})
         produced, consumed = (process.communicate(timeout=100)[0] for process in (producing, consuming))
     assert "3000 records sent" in produced
     assert consumed.strip().splitlines()[-1].split(", ")[4] == "3000"
@@ -313,7 +310,7 @@ def started(name: str, *args: str) -> Iterator[subprocess.Popen[str]]:
     "addresses.md",
     "A broker that advertises its own address gets clients that dial the sidecar, with `rewrite.addresses` alone.",
 )
-def test_a_client_gets_the_address_of_its_listener_and_works(cluster: ClusterState, topic: str, tmp_path: Path) -> None:
+def test_a_client_gets_the_address_of_its_listener_and_works(cluster, topic, tmp_path):
     node = cluster.nodes[0]
     address, admin = (f"{HOST}:{port}" for port in free_ports(2))
     config = broker.sidecar_config(node)

@@ -1,7 +1,5 @@
 """The admin endpoint: its HTTP and what bounds a peer, what it returns, and how it reloads."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -46,7 +44,7 @@ GETS = {"/hello": answers(b"hello\n"), "/busy": answers(b"later\n", 503, "text/s
 
 
 @pytest.fixture(autouse=True)
-def late_responses(monkeypatch: pytest.MonkeyPatch, late_requests: None) -> None:
+def late_responses(monkeypatch, late_requests):
     monkeypatch.setattr(http, "RESPONSE_TIMEOUT", 60.0)
 
 
@@ -77,7 +75,7 @@ async def to_the_end(reader: asyncio.StreamReader) -> bytes:
 
 
 @pytest.mark.promise("operations.md", "The admin endpoint answers HTTP, and ends each connection with it.")
-async def test_a_path_is_answered_and_the_connection_ends() -> None:
+async def test_a_path_is_answered_and_the_connection_ends():
     host = b" HTTP/1.1\r\nHost: localhost\r\n"
     post = b"POST /change" + host
     large = f"413 {HTTPStatus.REQUEST_ENTITY_TOO_LARGE.phrase}"  # a later Python has another name for it
@@ -126,7 +124,7 @@ async def test_a_path_is_answered_and_the_connection_ends() -> None:
 
 
 @pytest.mark.promise("security.md", "A web page changes nothing at the admin endpoint, nor reads it.")
-async def test_a_web_page_changes_nothing_and_another_name_is_refused() -> None:
+async def test_a_web_page_changes_nothing_and_another_name_is_refused():
     """DNS rebinding: a page's own name comes to mean this endpoint's address, so the browser lets the page read it."""
     async with serving() as port:
         for origin in (b"null", b"http://127.0.0.1:9644", b"https://elsewhere.example"):
@@ -150,8 +148,8 @@ async def test_a_web_page_changes_nothing_and_another_name_is_refused() -> None:
 
 @pytest.mark.promise("security.md", "Silent peers of the admin endpoint keep no request from its answer.")
 async def test_one_connection_too_many_takes_the_place_of_the_oldest_silent_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 2)
     async with serving() as port:
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
@@ -170,11 +168,11 @@ async def test_one_connection_too_many_takes_the_place_of_the_oldest_silent_one(
 
 
 @pytest.mark.promise("architecture.md", "A request that is being answered keeps its place at the admin endpoint.")
-async def test_what_is_being_answered_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_being_answered_keeps_its_place(monkeypatch):
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 1)
     asked, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slow(request: AdminRequest) -> Response:
+    async def slow(request):
         asked.set()
         await go_on.wait()
         return Response(b"slow\n")
@@ -242,7 +240,7 @@ class Served:
 
 
 @pytest.fixture
-async def served(tmp_path: Path, late_requests: None) -> AsyncIterator[Served]:
+async def served(tmp_path, late_requests):
     (tmp_path / "secret").write_text("c4n4ry-hunter2")
     served = Served(tmp_path / "brokerside.yaml")
     served.admin.start(bind_listening_socket(Endpoint("127.0.0.1", served.port), 16))
@@ -251,10 +249,10 @@ async def served(tmp_path: Path, late_requests: None) -> AsyncIterator[Served]:
 
 
 @pytest.mark.promise("rollout.md", "A sidecar whose audit works in part only is ready, and says what is degraded.")
-async def test_readiness_has_a_sentence_for_each_reason(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readiness_has_a_sentence_for_each_reason(served, monkeypatch):
     found: list[str] = []
 
-    async def find_problems() -> list[str]:
+    async def find_problems():
         return found
 
     monkeypatch.setattr(served.admin, "find_problems", find_problems)
@@ -270,7 +268,7 @@ async def test_readiness_has_a_sentence_for_each_reason(served: Served, monkeypa
 
 
 @pytest.mark.promise("security.md", "GET /config shows the running configuration, its secrets as ***.")
-async def test_the_running_configuration_is_reported_without_secrets(served: Served) -> None:
+async def test_the_running_configuration_is_reported_without_secrets(served):
     status, reported = await served.json("GET", "/config")
     assert (status, reported["hash"]) == (200, served.reloader.state.hash)
     assert reported["loaded_at"] == pytest.approx(time.time(), abs=60)
@@ -280,7 +278,7 @@ async def test_the_running_configuration_is_reported_without_secrets(served: Ser
 
 
 @pytest.mark.promise("config.md", "POST /reload reloads the file, and reports what changed or why nothing did.")
-async def test_a_reload_reports_what_changed_and_the_new_configuration_runs(served: Served) -> None:
+async def test_a_reload_reports_what_changed_and_the_new_configuration_runs(served):
     nothing = {"result": "unchanged", "changed": [], "changes": []}
     assert await served.json("POST", "/reload") == (200, nothing)
     _, before = await served.json("GET", "/config")
@@ -317,7 +315,7 @@ async def test_a_reload_reports_what_changed_and_the_new_configuration_runs(serv
 
 
 @pytest.mark.promise("restart.md", "Metrics say how the last reload went, when, and how many had which result.")
-async def test_reloads_are_metrics(served: Served) -> None:
+async def test_reloads_are_metrics(served):
     found = await served.metrics()
     assert found[f"config_info {served.reloader.state.hash}"] == 1
     assert found["config_last_reload_successful"] == 1

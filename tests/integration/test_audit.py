@@ -1,14 +1,11 @@
 """The audit observer against a real broker: what it emits arrives, and what does not arrive is counted."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
 import uuid
 from base64 import urlsafe_b64decode
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +31,6 @@ from observers.topic_names import TopicNames
 from proxy.core.apis import APIS
 from proxy.core.exchange import ConnectionTransition
 from proxy.core.response_errors import FAILURE, severity
-from proxy.local.state import ClusterState
 from proxy.local.workload import create_topics
 from proxy.telemetry.request_metrics import BUCKET_ENDS
 from tests.integration import librdkafka
@@ -46,9 +42,6 @@ from tests.tools.topic import messages
 from tests.unit.observers.samples import connection, exchange, produce, report
 
 pytestmark = pytest.mark.kafka
-
-NOBODY = "127.0.0.1:1"
-"""A port where no broker is."""
 
 
 def configs(bootstrap: str, topic: str, **audit: Any) -> dict[str, Any]:
@@ -106,19 +99,19 @@ def gaps(read: list[Envelope]) -> int:
 
 
 @pytest.fixture(autouse=True)
-def _few_statuses(monkeypatch: pytest.MonkeyPatch) -> None:
+def _few_statuses(monkeypatch):
     """There is one at the end alone, however long a test takes."""
     monkeypatch.setattr("observers.event_observer.STATUS_INTERVAL", 3600.0)
 
 
 @pytest.fixture
-def bootstrap(cluster: ClusterState) -> str:
+def bootstrap(cluster):
     return cluster.internal_bootstrap
 
 
 class TestDelivery:
     @pytest.mark.promise("audit-event.md", "Events are on the topic once and in sequence, in each mode.")
-    def test_every_event_arrives_once_and_in_sequence(self, bootstrap: str) -> None:
+    def test_every_event_arrives_once_and_in_sequence(self, bootstrap):
         for mode, level in (("event", 1), ("rollup", 2)):
             topic = f"audit-{mode}"
             observer = auditing(bootstrap, topic, **{"mode": mode, "rollup.interval.ms": 200})
@@ -145,7 +138,7 @@ class TestDelivery:
                 assert sum(part.records for event in rollups for part in event.per_topic) == 3 * 3050
 
     @pytest.mark.promise("audit-event.md", "A gap in the numbers is a loss, and a gap event says why.")
-    def test_a_loss_shows_as_a_gap_and_in_dropped_and_has_its_reason(self, bootstrap: str) -> None:
+    def test_a_loss_shows_as_a_gap_and_in_dropped_and_has_its_reason(self, bootstrap):
         observer = auditing(bootstrap, "audit-gap")
         observer.record_exchanges([exchange()] * 5, 0)
         observer.record_exchanges([exchange()] * 5, 40)
@@ -161,7 +154,7 @@ class TestDelivery:
         assert (gap.lost_first_seq, gap.lost_last_seq, gap.seq) == (6, 45, 51)
 
     @pytest.mark.promise("audit-event.md", "The last status of a run balances what was seen and emitted.")
-    def test_each_kind_arrives_and_the_last_status_balances(self, bootstrap: str, cluster: ClusterState) -> None:
+    def test_each_kind_arrives_and_the_last_status_balances(self, bootstrap, cluster):
         observer, topic, kinds = AuditObserver(), "audit-kinds", new_topic(cluster)
         with Asker(cluster.nodes[0].upstream) as asker:
             topic_id = urlsafe_b64decode(described(asker, kinds)["TopicId"] + "==")
@@ -189,7 +182,7 @@ class TestDelivery:
 
 
 @pytest.mark.promise("audit-delivery.md", "A sidecar creates the audit topic with its settings.")
-def test_the_topic_is_created_once_with_its_settings_even_by_two_sidecars_at_once(bootstrap: str) -> None:
+def test_the_topic_is_created_once_with_its_settings_even_by_two_sidecars_at_once(bootstrap):
     observers = [auditing(bootstrap, "audit-created") for _ in range(2)]
     for observer in observers:
         observer.record_exchanges([exchange()], 0)
@@ -211,9 +204,9 @@ def test_the_topic_is_created_once_with_its_settings_even_by_two_sidecars_at_onc
 
 
 @pytest.mark.promise("audit-delivery.md", "Without a cluster nothing blocks, and losses are no_cluster.")
-def test_without_a_cluster_nothing_blocks_and_every_loss_has_its_reason() -> None:
+def test_without_a_cluster_nothing_blocks_and_every_loss_has_its_reason():
     begun = time.monotonic()
-    observer = auditing(NOBODY, "audit-nobody")
+    observer = auditing("127.0.0.1:1", "audit-nobody")
     for _ in range(300):
         observer.record_exchanges([exchange()] * 100, 0)
     assert time.monotonic() - begun < 60, "each of the calls would wait for a cluster"
@@ -228,7 +221,7 @@ def test_without_a_cluster_nothing_blocks_and_every_loss_has_its_reason() -> Non
 
 
 @pytest.mark.promise("audit-event.md", "Requests on the audit topic or by the sidecar's client id have events.")
-def test_every_request_has_its_event(cluster: ClusterState, tmp_path: Path) -> None:
+def test_every_request_has_its_event(cluster, tmp_path):
     """Also under the sidecar's own client id, on the audit topic, and those that the sidecar answers itself."""
     node = cluster.nodes[0]
     audit_topic = f"brokerside-evasion-{uuid.uuid4().hex[:8]}"
@@ -281,7 +274,7 @@ RECORDS = 3_000
 
 @pytest.mark.promise("metrics.md", "The metrics of requests are the sums of the audit's events of the same requests.")
 @pytest.mark.slow
-def test_metrics_are_the_sums_of_the_events(cluster: ClusterState, tmp_path: Path) -> None:
+def test_metrics_are_the_sums_of_the_events(cluster, tmp_path):
     node = cluster.nodes[0]
     name = uuid.uuid4().hex[:8]
     config = config_of(node, workers=2, audit={"topic": f"audit-{name}"})

@@ -1,7 +1,5 @@
 """The event loop waits for nothing but its sockets: its thread makes no call that a disk or a peer can hold up."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -10,14 +8,12 @@ import struct
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from proxy.client import BrokerMetadataClient
-from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from tests.frames import METADATA, produce, request, sized
 from tests.integration import librdkafka as producing
@@ -28,11 +24,8 @@ from tests.tools.bench.measure import children
 
 pytestmark = pytest.mark.kafka
 
-IN_MEMORY = "/proc/"
-"""Begins the paths of files that no disk is behind."""
 THROTTLED = "127.0.0.9"
 RECORDS = 500
-PATIENCE = 60.0
 
 
 class Call(NamedTuple):
@@ -45,9 +38,7 @@ class Call(NamedTuple):
 
 
 @pytest.fixture(params=[pytest.param(1, marks=pytest.mark.slow), 2])
-def watched(
-    request: pytest.FixtureRequest, cluster: ClusterState, tmp_path: Path
-) -> Iterator[tuple[SidecarProcess, Callable[[], list[Call]]]]:
+def watched(request, cluster, tmp_path):
     """A sidecar of one or two workers, whose broker has a name that must be looked up, and its calls so far."""
     node = cluster.nodes[0]
     config = config_of(node, workers=request.param, **{"log.level": "debug"})
@@ -55,7 +46,7 @@ def watched(
     library = preloaded(Path(__file__).with_name("blocking_calls.c"), tmp_path)
     (notes := tmp_path / "notes").touch()
 
-    def calls() -> list[Call]:
+    def calls():
         fields = (line.split(" ", 3) for line in notes.read_text().splitlines())
         return [Call(int(pid), float(at), name, subject) for pid, at, name, subject in fields]
 
@@ -66,9 +57,7 @@ def watched(
 @pytest.mark.promise(
     "security.md", "The event loop's thread makes no call that a disk, a resolver or another process could hold up."
 )
-def test_the_loop_makes_no_call_that_may_wait(
-    cluster: ClusterState, topic: str, watched: tuple[SidecarProcess, Callable[[], list[Call]]]
-) -> None:
+def test_the_loop_makes_no_call_that_may_wait(cluster, topic, watched):
     sidecar, calls = watched
     address = cluster.nodes[0].advertised
     workers = children(sidecar.process.pid)
@@ -91,7 +80,8 @@ def test_the_loop_makes_no_call_that_may_wait(
     assert sample(done, "brokerside_frames_invalid_total") > 0
     assert sample(done, "brokerside_config_reloads_total", result="applied") > 0
     seen = [call for call in calls() if call.pid in pids and began < call.at < ended]
-    assert {(call.pid, call.name, call.subject) for call in seen if not call.subject.startswith(IN_MEMORY)} == set()
+    # No disk is behind /proc.
+    assert {(call.pid, call.name, call.subject) for call in seen if not call.subject.startswith("/proc/")} == set()
 
 
 def transfer(bootstrap: str, topic: str) -> None:
@@ -154,5 +144,5 @@ def replaced(sidecar: SidecarProcess, workers: list[int]) -> None:
 
 def asked(sidecar: SidecarProcess, path: str, method: str) -> None:
     wanted = urllib.request.Request(f"http://{sidecar.admin}/{path}", method=method)
-    with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(wanted, timeout=PATIENCE) as response:
+    with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(wanted, timeout=60) as response:
         response.read()

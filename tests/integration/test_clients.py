@@ -1,12 +1,9 @@
 """Real clients through the sidecar: what they do, and that they read back what they wrote; and throttle
 times of events, with real quotas."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 import uuid
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -18,7 +15,6 @@ from proxy.core.encode import encode
 from proxy.core.schema import layout
 from proxy.core.struct import view
 from proxy.local.cluster import ClusterState
-from proxy.local.sidecars import SidecarProcess
 from tests.integration.librdkafka import LARGE, consume, produce
 from tests.integration.logins import Own
 from tests.integration.quotas import ALTER, Peer, alter, error_of
@@ -37,9 +33,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 @pytest.mark.promise(
     "supported-versions.md", "Consumer groups of both protocols work through a sidecar, and their offsets are kept."
 )
-def test_groups_of_both_protocols_read_back_what_was_produced_with_every_codec(
-    cluster: ClusterState, sidecar: SidecarProcess, topic: str
-) -> None:
+def test_groups_of_both_protocols_read_back_what_was_produced_with_every_codec(cluster, sidecar, topic):
     values = [[f"{codec} {n} ".encode() * (n % 50 + 1) for n in range(200)] for codec in CODECS]
     for codec, some in zip(CODECS, values, strict=True):
         assert produce(cluster.bootstrap, topic, some, **{"compression.type": codec}) == 200
@@ -53,7 +47,7 @@ def test_groups_of_both_protocols_read_back_what_was_produced_with_every_codec(
 
 
 @pytest.mark.promise("supported-versions.md", "Transactions commit and abort through a sidecar.")
-def test_transactions_commit_and_abort(cluster: ClusterState, sidecar: SidecarProcess, topic: str) -> None:
+def test_transactions_commit_and_abort(cluster, sidecar, topic):
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": f"x-{topic}"})
     producer.init_transactions(60)
     for kind in ("aborted", "committed"):
@@ -66,13 +60,13 @@ def test_transactions_commit_and_abort(cluster: ClusterState, sidecar: SidecarPr
 
 
 @pytest.mark.promise("supported-versions.md", "Administration of topics and settings works through a sidecar.")
-def test_admin_calls(cluster: ClusterState, sidecar: SidecarProcess) -> None:
+def test_admin_calls(cluster, sidecar):
     """The broker hears from the controller later what has been created, or deleted."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     name = f"a-{uuid.uuid4().hex[:8]}"
     resource = ConfigResource(ConfigResource.Type.TOPIC, name)
 
-    def is_deleted() -> bool:
+    def is_deleted():
         try:
             admin.describe_configs([resource])[resource].result(30)
         except KafkaException as error:
@@ -89,7 +83,7 @@ def test_admin_calls(cluster: ClusterState, sidecar: SidecarProcess) -> None:
 
 
 @pytest.mark.promise("architecture.md", "A record of 50 MB passes the sidecar unchanged.")
-def test_a_50_mb_record(cluster: ClusterState, sidecar: SidecarProcess, topic: str) -> None:
+def test_a_50_mb_record(cluster, sidecar, topic):
     value = hashlib.sha256(b"seed").digest() * (LARGE // 32)
     assert produce(cluster.bootstrap, topic, [value], **{"message.max.bytes": 2 * LARGE}) == 1
     limits = {
@@ -101,7 +95,6 @@ def test_a_50_mb_record(cluster: ClusterState, sidecar: SidecarProcess, topic: s
     assert hashlib.sha256(read).digest() == hashlib.sha256(value).digest()
 
 
-AUDIT = "brokerside-audit"
 PRODUCE, FETCH = 0, 1
 RATE = 20_000
 """Bytes a second of the quotas. Kafka looks at some ten seconds: what exceeds them at once is throttled then."""
@@ -111,7 +104,7 @@ SIZE = 25_000
 
 
 @pytest.fixture
-def limited(cluster: ClusterState) -> Iterator[str]:
+def limited(cluster):
     client_id = f"limited-{uuid.uuid4().hex[:8]}"
     keys = ("producer_byte_rate", "consumer_byte_rate")
     with Peer(cluster.internal_bootstrap) as peer:
@@ -145,7 +138,7 @@ def fetched(client: Own, topic: str) -> tuple[int, int]:
 
 @pytest.mark.slow
 @pytest.mark.promise("audit-event.md", "The throttle time of an event is that of the broker's response.")
-def test_they_are_those_of_the_wire(cluster: ClusterState, sidecar: SidecarProcess, topic: str, limited: str) -> None:
+def test_they_are_those_of_the_wire(cluster, sidecar, topic, limited):
     read: list[tuple[int, int]] = []
     with Own(cluster.bootstrap, "unlimited") as client:
         until(lambda: produced(client, topic)[0] == 0)
@@ -165,6 +158,6 @@ def test_they_are_those_of_the_wire(cluster: ClusterState, sidecar: SidecarProce
 
 
 def events_of(cluster: ClusterState, client_id: str, count: int) -> list[RequestEvent]:
-    every = events(envelopes(cluster.internal_bootstrap, AUDIT), RequestEvent)
+    every = events(envelopes(cluster.internal_bootstrap, "brokerside-audit"), RequestEvent)
     found = [event for event in every if event.client_id == client_id]
     return found if len(found) == count else []

@@ -1,8 +1,6 @@
 """Who handles connections, in one process and with workers: what it promises to who accepts them, what its listeners
 answer themselves, and workers that say nothing or are out of descriptors."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import os
@@ -10,10 +8,10 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -39,7 +37,7 @@ from proxy.net.worker_process import SILENT_AFTER, WorkerProcess
 from proxy.telemetry.snapshot import Snapshot
 from tests.frames import API_VERSIONS, METADATA, request, response
 from tests.integration.conftest import free_port
-from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame, upstream
+from tests.integration.peer import Reader, Writer, answer_in_order, read_frame, upstream
 from tests.integration.sidecars import until_async
 
 
@@ -109,11 +107,8 @@ def written(folder: Path, workers: int, listeners: Mapping[str, int], more: str 
     return path
 
 
-Made = TypeVar("Made", bound=Bench)
-
-
 @asynccontextmanager
-async def started(made: Made) -> AsyncIterator[Made]:
+async def started(made):
     if isinstance(made.handler, WorkerPool):
         await made.handler.start()
     try:
@@ -122,20 +117,17 @@ async def started(made: Made) -> AsyncIterator[Made]:
         await made.close()
 
 
-Run = Callable[..., "asynccontextmanager[AsyncIterator[Bench]]"]
-
-
 @pytest.fixture(params=[1, 2], ids=["data_plane", "workers"])
-def workers(request: pytest.FixtureRequest) -> int:
+def workers(request):
     return int(request.param)
 
 
 @pytest.fixture
-def run(tmp_path: Path, workers: int) -> Run:
+def run(tmp_path, workers):
     """Carry to a peer that behaves as the test says; ``GONE`` is a listener whose upstream nobody listens on."""
 
     @asynccontextmanager
-    async def run(behaviour: Behaviour = answer_in_order, observers: str = "") -> AsyncIterator[Bench]:
+    async def run(behaviour=answer_in_order, observers=""):
         async with upstream(behaviour) as port:
             listeners = {"CLIENT": port, "INTERNAL": port, "GONE": free_port()}
             more = (
@@ -173,13 +165,11 @@ class PrintingObserver:
     "architecture.md",
     "Each connection's end is reported once to the limits, whichever side ended it, with one worker or several.",
 )
-async def test_each_connection_is_reported_once_when_it_opens_and_ends(
-    run: Run, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_each_connection_is_reported_once_when_it_opens_and_ends(run, capfd):
     """To the limits and to observers, also where a drain ends it right after it came; and so are throttled ones."""
     asked, answered = len(request(METADATA, 1, 1)), len(response(1))
 
-    async def end_on_7(reader: Reader, writer: Writer) -> None:
+    async def end_on_7(reader, writer):
         while (frame := await read_frame(reader))[11] != 7:
             writer.write(response(frame[11]))
 
@@ -225,7 +215,7 @@ async def test_each_connection_is_reported_once_when_it_opens_and_ends(
     "architecture.md",
     "What is lost with a worker has ended for the limits, and each end is reported, however many come at once.",
 )
-async def test_what_workers_lose_or_cannot_take_is_known(run: Run) -> None:
+async def test_what_workers_lose_or_cannot_take_is_known(run):
     async with run(observers=f"{__name__}:PrintingObserver") as bench:
         numbers = [await bench.dial() for _ in range(6)]
         assert all([await bench.works(number) for number in numbers])
@@ -258,9 +248,7 @@ async def test_what_workers_lose_or_cannot_take_is_known(run: Run) -> None:
     "architecture.md",
     "A protected listener may have the connection of another one closed that was idle longest, of all workers.",
 )
-async def test_the_connection_that_was_longest_idle_is_closed(
-    run: Run, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_connection_that_was_longest_idle_is_closed(run, workers, monkeypatch):
     monkeypatch.setattr(worker_evictions, "REPLY_TIMEOUT", 60.0)  # who answers later closes none
     async with run() as bench:
         other, *numbers = [await bench.dial(name) for name in ("INTERNAL", "CLIENT", "CLIENT", "CLIENT")]
@@ -296,7 +284,7 @@ async def test_the_connection_that_was_longest_idle_is_closed(
     "audit-delivery.md",
     "The audit of every process follows the finalized levels, also of a worker that replaces another.",
 )
-async def test_levels_are_those_of_every_process_and_of_those_to_come(run: Run, workers: int) -> None:
+async def test_levels_are_those_of_every_process_and_of_those_to_come(run, workers):
     async with run(observers=AUDIT_OBSERVER) as bench:
         await bench.seen(lambda snapshot: snapshot.audit.get("levels") == {1: workers})
         for level in (2, 1, 0):
@@ -322,7 +310,7 @@ async def test_levels_are_those_of_every_process_and_of_those_to_come(run: Run, 
     "A client whose first request is not there after `connection.setup.timeout.ms` is closed; one whose "
     "request was may be silent.",
 )
-async def test_open_connections_are_listed_and_closed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_open_connections_are_listed_and_closed(run, monkeypatch):
     monkeypatch.setattr(worker_connections, "REPLY_TIMEOUT", 60.0)
     async with run() as bench:
         if isinstance(bench.handler, DataPlane):  # workers have their own
@@ -412,13 +400,10 @@ class Site(Bench):
                 await asyncio.sleep(0.02)
 
 
-RunSite = Callable[..., object]
-
-
 @pytest.fixture
-def run_site(tmp_path: Path, workers: int) -> RunSite:
+def run_site(tmp_path, workers):
     @asynccontextmanager
-    async def run_site(*, known: bool = True, features: bool = False) -> AsyncIterator[Site]:
+    async def run_site(*, known=True, features=False):
         broker = Broker()
         if features:
             broker.apis[UPDATE_FEATURES] = (0, 2)
@@ -440,7 +425,7 @@ def run_site(tmp_path: Path, workers: int) -> RunSite:
     "unsupported-requests.md",
     "Each process asks the broker what it supports when it starts, and forwards everything until it knows.",
 )
-async def test_it_is_asked_at_the_start_and_no_client_is_needed(run_site: RunSite, workers: int) -> None:
+async def test_it_is_asked_at_the_start_and_no_client_is_needed(run_site, workers):
     async with run_site(known=False) as site:
         assert await site.answer(request(9999, 0, 1)) == b"", "the broker itself closes"
         site.broker.deaf = False
@@ -457,16 +442,16 @@ async def test_it_is_asked_at_the_start_and_no_client_is_needed(run_site: RunSit
     "unsupported-requests.md", "An old answer of what the broker supports is asked for again when a client connects."
 )
 @pytest.mark.parametrize("workers", [1], indirect=True)
-async def test_what_the_broker_supports_is_learned_again(run_site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_the_broker_supports_is_learned_again(run_site, monkeypatch):
     monkeypatch.setattr(api_versions_probe, "MIN_PROBE_INTERVAL", 0.0)
 
-    async def forwarded() -> bool:
+    async def forwarded():
         (counters,) = site.handler.listener_counters.values()
         count = counters.intercepted[METADATA, "replied"]
         await site.answer(request(METADATA, 13, 1))
         return bool(counters.intercepted[METADATA, "replied"] == count)
 
-    async def becomes(expected: bool) -> None:
+    async def becomes(expected):
         async with asyncio.timeout(60):
             while await forwarded() != expected:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
@@ -506,22 +491,22 @@ def update_response(correlation_id: int, result: UpdateResult) -> bytes:
 @pytest.mark.promise(
     "features.md", "Every worker process shows the fleet's features, and updates of its clients reach the controller."
 )
-async def test_what_changes_is_passed_to_all_processes_and_to_those_to_come(run_site: RunSite) -> None:
+async def test_what_changes_is_passed_to_all_processes_and_to_those_to_come(run_site):
     asked: list[UpdateRequest] = []
     of_brokers = request(BROKER_METADATA, 0, 5, encode_request([-1]))
     of_features = request(API_VERSIONS, 3, 1, b"\0\2a\2b\0")
 
-    async def update(request: UpdateRequest) -> UpdateResult:
+    async def update(request):
         asked.append(request)
         return UpdateResult(FEATURE_UPDATE_FAILED, "not now")
 
-    def has_brokers(answer: bytes) -> bool:
+    def has_brokers(answer):
         if not (found := decode_response(answer[8:])):
             return False
         assert (found[0].host, found[0].port, found[0].protocol_max, found[0].tags) == ("h", 9092, 4, {"a": "b"})
         return True
 
-    async def all_know() -> None:
+    async def all_know():
         await site.every(of_brokers, has_brokers)
         await site.every(of_features, lambda answer: answer.count(AUDIT_EVENT_SCHEMA.encode()) == 2)
         await site.every(request(9999, 0, 1), lambda answer: answer == b"")
@@ -597,7 +582,7 @@ class PoolBench(Bench):
 
 
 @pytest.fixture
-async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PoolBench]:
+async def bench(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_process, "SNAPSHOT_INTERVAL", REFRESH)
     monkeypatch.setattr(worker_pool, "SNAPSHOT_INTERVAL", REFRESH)
     monkeypatch.setattr(worker_process, "KILL_AFTER", 10_000)
@@ -616,9 +601,7 @@ async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     "(`worker_lost`), and another takes its place.",
 )
 @pytest.mark.promise("restart.md", "A worker that ends is replaced, and new connections wait while there is none.")
-async def test_a_worker_that_says_nothing_is_given_nothing_until_it_does_or_is_replaced(
-    bench: PoolBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_worker_that_says_nothing_is_given_nothing_until_it_does_or_is_replaced(bench, monkeypatch):
     await bench.silent(1)
     await bench.serves(6)
 
@@ -674,7 +657,7 @@ async def test_a_worker_that_says_nothing_is_given_nothing_until_it_does_or_is_r
 @pytest.mark.promise(
     "security.md", "As many connections as have two descriptors each are accepted; the others wait in the kernel."
 )
-async def test_a_worker_is_given_no_more_than_it_has_descriptors_for(bench: PoolBench) -> None:
+async def test_a_worker_is_given_no_more_than_it_has_descriptors_for(bench):
     for worker in bench.workers._workers.values():
         worker._capacity = 3
     await bench.serves(6)

@@ -1,7 +1,5 @@
 """The real kernel's account of sockets distinguishes peers that are gone from peers that live and do not read."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -32,7 +30,7 @@ time.sleep(600)
 
 
 @pytest.fixture
-def network() -> Iterator[OwnNetwork]:
+def network():
     with own_network() as network:
         if network is None:
             pytest.skip("a network namespace needs root")
@@ -68,7 +66,7 @@ def fill(sock: socket.socket) -> None:
     "security.md",
     "A peer that confirms nothing is taken for dead after its time; one that lives and does not read is not.",
 )
-def test_a_peer_that_is_gone_is_lost_and_one_that_does_not_read_is_not(network: OwnNetwork) -> None:
+def test_a_peer_that_is_gone_is_lost_and_one_that_does_not_read_is_not(network):
     """The latter also where its process is stopped."""
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
@@ -93,7 +91,7 @@ def test_a_peer_that_is_gone_is_lost_and_one_that_does_not_read_is_not(network: 
 @pytest.mark.promise(
     "coordinator.md", "`TCP_USER_TIMEOUT` works: what is not acknowledged in its time is never delivered to a consumer."
 )
-def test_tcp_user_timeout_begins_with_the_first_retransmission_and_ends_what_was_sent(network: OwnNetwork) -> None:
+def test_tcp_user_timeout_begins_with_the_first_retransmission_and_ends_what_was_sent(network):
     """A consumer's lease stands on this. The time that was set is not the whole: it begins when the kernel has waited
     for an acknowledgement, twice its retransmission timeout at most."""
     with socket.create_server(("127.0.0.1", 0)) as server, connected(network, server) as (sock, _):

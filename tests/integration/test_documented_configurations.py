@@ -3,8 +3,6 @@
 How a block is completed and placed: ``tests.tools.fragments``. docs/rollout.md is walked along in test_rollout.py.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import textwrap
@@ -33,7 +31,7 @@ from tests.frames import batch
 from tests.integration.sidecars import until
 from tests.tools.fragments import Block, blocks, example
 from tests.unit.observers.samples import exchange
-from tests.unit.terminal import Terminal, brokerside
+from tests.unit.terminal import brokerside
 
 __all__ = ["brokerside"]
 
@@ -102,7 +100,7 @@ def a_broker(folder: Path, properties: dict[str, str], ports: dict[int, int]) ->
 
 
 @pytest.mark.promise("README.md", "The README's lines for broker and sidecar make a first deployment.")
-def test_the_broker_s_lines_in_the_readme_and_the_sidecar_s_before_it(tmp_path: Path, brokerside: Terminal) -> None:
+def test_the_broker_s_lines_in_the_readme_and_the_sidecar_s_before_it(tmp_path, brokerside):
     """The way of a newcomer: Kafka's own file with these lines, then the sidecar's file."""
     (block,) = [block for block in BROKERS if block.page.name == "README.md"]
     ports = dict(zip((9092, 9093, 9644, 19092, 19094), free_ports(5), strict=True))
@@ -179,9 +177,7 @@ def place(listener: dict[str, Any], folder: Path, made: TlsBroker) -> None:
 
 @pytest.mark.promise("README.md", "Every configuration of a sidecar in the documentation is a valid one.")
 @pytest.mark.parametrize("starts", [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
-def test_each_configuration_of_a_sidecar_is_right(
-    tls_broker: TlsBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, brokerside: Terminal, starts: bool
-) -> None:
+def test_each_configuration_of_a_sidecar_is_right(tls_broker, tmp_path, monkeypatch, brokerside, starts):
     for number, block in enumerate(SIDECARS):
         folder = tmp_path / f"{number}"
         folder.mkdir()
@@ -199,7 +195,7 @@ def test_each_configuration_of_a_sidecar_is_right(
 
 
 @pytest.mark.promise("commands.md", "Commands log in with the client settings that the page shows.")
-async def test_a_client_logs_in_with_each_login(tls_broker: TlsBroker, tmp_path: Path) -> None:
+async def test_a_client_logs_in_with_each_login(tls_broker, tmp_path):
     for block in CLIENTS:
         text = re.sub(r"(?m)^(ssl\.truststore\.location)=.*", rf"\1={tls_broker.authority.ca}", block.text)
         text = re.sub(r'username="\w+" password="…"', f'username="{SCRAM_USER}" password="{SCRAM_PASSWORD}"', text)
@@ -212,7 +208,7 @@ async def test_a_client_logs_in_with_each_login(tls_broker: TlsBroker, tmp_path:
 
 
 @pytest.mark.promise("slo.md", "The definitions of tables and objectives in the documentation are right.")
-def test_definitions_are_right_and_indicators_in_an_objective(tmp_path: Path, brokerside: Terminal) -> None:
+def test_definitions_are_right_and_indicators_in_an_objective(tmp_path, brokerside):
     """An indicator is completed by the first objective of its page."""
     texts = {str(block): block.text for block in DEFINITIONS}
     for block in INDICATORS:
@@ -227,7 +223,7 @@ def test_definitions_are_right_and_indicators_in_an_objective(tmp_path: Path, br
         assert (done.code, done.err) == (0, ""), block_name
 
 
-def test_every_block_is_one_of_these() -> None:
+def test_every_block_is_one_of_these():
     """A page without its block, or a new kind of block, is found here."""
     assert {block.page.name for block in BROKERS} == {"README.md", "rollout.md"}
     assert len(SIDECARS) >= 13
@@ -237,7 +233,7 @@ def test_every_block_is_one_of_these() -> None:
 
 
 @pytest.mark.promise("observers.md", "The example counts right with every version of Produce and Fetch.")
-def test_the_example_counts_the_bytes_of_every_version() -> None:
+def test_the_example_counts_the_bytes_of_every_version():
     scope: dict[str, Any] = {}
     exec(compile(example(), "docs/observers.md", "exec"), scope)
     counts = scope["ByteCounts"]()

@@ -1,13 +1,11 @@
 """Under load a sidecar is replaced, or it or its broker is killed: nothing that was acknowledged or counted is lost."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -46,9 +44,6 @@ STORM, WINDOW = 12, 10
 
 BURST = WINDOW * LIMIT
 """Connections until the window has nothing left. The sidecar is replaced when half of them were accepted."""
-
-PATIENCE = 60.0
-Start = Callable[[Plan], Awaitable[asyncio.subprocess.Process]]
 
 
 class HotSite:
@@ -100,15 +95,13 @@ class HotSite:
 
 
 async def finished(one: asyncio.subprocess.Process) -> dict[str, Any]:
-    said, _ = await asyncio.wait_for(one.communicate(), 3 * PATIENCE)
+    said, _ = await asyncio.wait_for(one.communicate(), 180)
     assert one.returncode == 0
     return dict(json.loads(said))
 
 
 @pytest.fixture(params=[1, 2])
-async def site(
-    request: pytest.FixtureRequest, cluster: ClusterState, tmp_path: Path, topic: str
-) -> AsyncIterator[HotSite]:
+async def site(request, cluster, tmp_path, topic):
     made = HotSite(cluster, tmp_path, f"audit-{topic}", request.param)
     with made.gate:
         made.gate.shut()
@@ -117,17 +110,17 @@ async def site(
 
 
 @pytest.fixture
-def load(site: HotSite, cluster: ClusterState, topic: str) -> Iterator[Load]:
+def load(site, cluster, topic):
     made = Load(cluster.bootstrap, topic, pause=0.01)
     yield made
     made.finish()
 
 
 @pytest.fixture
-async def start() -> AsyncIterator[Start]:
+async def start():
     running: list[asyncio.subprocess.Process] = []
 
-    async def start(plan: Plan) -> asyncio.subprocess.Process:
+    async def start(plan):
         arguments = [sys.executable, "-m", "tests.tools.conformance.crowd", json.dumps(asdict(plan))]
         pipe = asyncio.subprocess.PIPE
         running.append(await asyncio.create_subprocess_exec(*arguments, stdin=pipe, stdout=pipe))
@@ -148,14 +141,11 @@ async def until(condition: Callable[[], object]) -> None:
     "restart.md",
     "In a takeover no connection is refused or reset, rates continue exactly, and no event of the audit is lost.",
 )
-async def test_a_hot_restart_under_load(
-    site: HotSite, cluster: ClusterState, topic: str, load: Load, start: Start
-) -> None:
+async def test_a_hot_restart_under_load(site, cluster, topic, load, start):
     crowd = await start(Plan(site.port, 0, rate=CONNECTS, leave="answered"))
     storm = await start(Plan(site.limited, 3 * LIMIT * STORM, rate=3 * LIMIT, leave="answered", watch=1, on_line=True))
     site.succeed()
     await until(lambda: site.gate.connections)  # nothing else keeps it from taking over, for 10 s
-    assert storm.stdin is not None
     storm.stdin.write(b"\n")
     await until(lambda: site.accepted("LIMITED") >= BURST / 2)
     site.gate.open()
@@ -166,7 +156,6 @@ async def test_a_hot_restart_under_load(
     await asyncio.to_thread(load.finish)
     await until(lambda: site.said("second.log", "took_over"))
     took = site.said("second.log", "took_over")
-    assert took is not None
     assert "ok" in await asyncio.to_thread(site.first._get, "readyz"), "the successor's, at the same address"
     text = await asyncio.to_thread(site.first.metrics)
     assert sample(text, "brokerside_connections_accepted_total") > 0
@@ -208,7 +197,7 @@ def audited(read: list[Envelope]) -> int:
 
 
 @pytest.fixture
-def own_cluster(tmp_path: Path) -> Iterator[ClusterState]:
+def own_cluster(tmp_path):
     yield local_cluster.up(tmp_path, progress=False)
     local_cluster.down(tmp_path)
 
@@ -238,7 +227,7 @@ class Load:
     def _run(self) -> None:
         def delivered(error: object, message: object) -> None:
             if error is None:
-                self.acknowledged.add(message.value().decode())  # type: ignore[attr-defined]
+                self.acknowledged.add(message.value().decode())
             else:
                 self.errors.append(str(error))
 
@@ -262,11 +251,11 @@ class Load:
     "operations.md",
     "When a broker or a sidecar is killed or restarted, clients reconnect and lose nothing that was acknowledged.",
 )
-def test_brokers_and_sidecars_that_are_killed_under_load_lose_nothing_acknowledged(own_cluster: ClusterState) -> None:
+def test_brokers_and_sidecars_that_are_killed_under_load_lose_nothing_acknowledged(own_cluster):
     node = own_cluster.nodes[0]
     folder, topic = node.home.parent, new_topic(own_cluster)
 
-    def start() -> SidecarProcess:
+    def start():
         return SidecarProcess.start(folder / "sidecar-1.yaml", folder / "sidecar-1.log", node.admin)
 
     sidecar = start()

@@ -1,12 +1,10 @@
 """Fetching jars with the real Ivy, from a repository on loopback that does what a test says."""
 
-from __future__ import annotations
-
 import hashlib
 import http.server
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -57,7 +55,7 @@ class Repository:
 
 
 @pytest.fixture
-def repository(monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
+def repository(monkeypatch):
     repository = Repository()
     with repository.server:
         threading.Thread(target=repository.server.serve_forever, daemon=True).start()
@@ -71,9 +69,7 @@ def fetch(folder: Path, *pins: Pin, verify: bool = False) -> list[Path]:
 
 
 @pytest.mark.promise("dependencies.md", "Jars are fetched once; a cache that has them needs no network, no Java.")
-def test_jars_are_fetched_once_and_damaged_ones_again(
-    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jars_are_fetched_once_and_damaged_ones_again(repository, tmp_path, monkeypatch):
     pins = [pin(name) for name in ("flipped", "truncated", "removed", "whole")]
     files = fetch(tmp_path, *pins)
     assert [file.name for file in files] == [f"{name}-1.0.jar" for name in ("flipped", "removed", "truncated", "whole")]
@@ -106,9 +102,7 @@ def flip(file: Path) -> None:
 
 
 @pytest.mark.promise("dependencies.md", "A jar with another checksum than the pinned one is refused.")
-def test_a_jar_that_is_wrong_or_not_there_fails_and_the_next_run_recovers(
-    repository: Repository, tmp_path: Path
-) -> None:
+def test_a_jar_that_is_wrong_or_not_there_fails_and_the_next_run_recovers(repository, tmp_path):
     repository.spoil = lambda name, content: (200, content[::-1])
     with pytest.raises(LocalError, match=r"org.example:thing:1.0 as fetched has the checksum"):
         fetch(tmp_path)
@@ -129,7 +123,7 @@ def test_a_jar_that_is_wrong_or_not_there_fails_and_the_next_run_recovers(
 
 
 @pytest.mark.promise("install.md", "Another repository or cache of jars that cannot be used is named.")
-def test_a_repository_or_a_cache_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repository_or_a_cache_that_cannot_be_used_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv(MIRROR, f"http://127.0.0.1:{free_port()}/")
     with pytest.raises(LocalError, match=r"cannot be reached; .* continues where it stopped"):
         fetch(tmp_path)

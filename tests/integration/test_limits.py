@@ -1,8 +1,6 @@
 """Limits in a whole sidecar before a real broker, of connections and of principals: who waits, who is closed, who is
 reported."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -13,7 +11,6 @@ import subprocess
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +20,8 @@ import yaml
 from observers.event import ThrottleEvent, decoder
 from proxy import admin_client
 from proxy.config import Endpoint
-from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
-from tests.brokers import SharedBroker
 from tests.frames import API_VERSIONS, METADATA, request
 from tests.integration.librdkafka import consume, produce
 from tests.integration.metrics import sample, unbalanced
@@ -99,14 +94,11 @@ class Site:
         return {one.principal: one.connections for one in admin_client.get_quotas(self.admin).principals}
 
 
-Sites = Callable[..., Site]
-
-
 @pytest.fixture
-def sites(tmp_path: Path) -> Iterator[Sites]:
+def sites(tmp_path):
     made: list[Site] = []
 
-    def start(listeners: list[dict[str, Any]], **settings: Any) -> Site:
+    def start(listeners, **settings):
         made.append(Site(tmp_path, listeners, settings))
         return made[-1]
 
@@ -119,11 +111,11 @@ def sites(tmp_path: Path) -> Iterator[Sites]:
 
 
 @pytest.fixture
-def limited(cluster: ClusterState, sites: Sites) -> Sites:
+def limited(cluster, sites):
     """With listeners CLIENT and, protected where it is asked for, INTER, before the same broker."""
     node = cluster.nodes[0]
 
-    def start(inter: str = "", **settings: Any) -> Site:
+    def start(inter="", **settings):
         upstream = {"advertised": node.advertised, "upstream": node.upstream}
         listeners: list[dict[str, Any]] = [{"name": "CLIENT", "bind": node.advertised, **upstream}]
         if inter:
@@ -134,8 +126,8 @@ def limited(cluster: ClusterState, sites: Sites) -> Sites:
 
 
 @pytest.fixture
-def logged_in(secured: SharedBroker, sites: Sites) -> Sites:
-    def start(**settings: Any) -> Site:
+def logged_in(secured, sites):
+    def start(**settings):
         listener = {"name": "SASL", "bind": f"127.0.0.1:{free_ports(1)[0]}", "security.protocol": "SASL_PLAINTEXT"}
         return sites([listener | {"upstream": secured.listeners["SASL"].address}], **settings)
 
@@ -182,8 +174,8 @@ def throttles(bootstrap: str, topic: str) -> list[ThrottleEvent]:
     "that has been idle for longest.",
 )
 def test_connections_beyond_the_number_wait_for_a_slot_and_those_that_give_up_cost_the_broker_nothing(
-    limited: Sites,
-) -> None:
+    limited,
+):
     inter = f"127.0.0.1:{free_ports(1)[0]}"
     site = limited(inter, quotas={"max.connections": 3}, **{"drain.timeout.ms": 500})
     inside = [site.dial() for _ in range(3)]
@@ -221,9 +213,7 @@ def test_connections_beyond_the_number_wait_for_a_slot_and_those_that_give_up_co
 @pytest.mark.promise(
     "limits-operation.md", "The audit topic has an event of kind `throttle` for each address, limit and second."
 )
-def test_addresses_have_limits_of_their_own_and_the_audit_and_the_log_say_who_met_them(
-    limited: Sites, cluster: ClusterState
-) -> None:
+def test_addresses_have_limits_of_their_own_and_the_audit_and_the_log_say_who_met_them(limited, cluster):
     name = f"audit-{uuid.uuid4().hex[:8]}"
     settings = {
         "internal.bootstrap.servers": cluster.internal_bootstrap,
@@ -279,9 +269,7 @@ def test_addresses_have_limits_of_their_own_and_the_audit_and_the_log_say_who_me
 @pytest.mark.promise(
     "limits.md", "Beyond the rate of a listener real clients only wait longer: none of them is refused."
 )
-def test_real_clients_only_wait_longer_at_the_rate_of_a_listener(
-    limited: Sites, cluster: ClusterState, topic: str
-) -> None:
+def test_real_clients_only_wait_longer_at_the_rate_of_a_listener(limited, cluster, topic):
     name = "listener.name.client.max.connection.creation.rate"
     site = limited(quotas={name: 1, "quota.window.num": 2})
     records = [f"r{number}".encode() for number in range(100)]
@@ -304,12 +292,11 @@ STRANGER = "127.0.0.251"
 
 
 @pytest.mark.promise("limits-operation.md", "The MBeans that the page names are a real broker's.")
-def test_the_table_names_what_a_broker_has(cluster: ClusterState) -> None:
+def test_the_table_names_what_a_broker_has(cluster):
     page = (ROOT / "docs" / "limits-operation.md").read_text()
     table = re.findall(r"^\| `(kafka\.[^`]*)` \| `([^`]*)` \|", page, re.MULTILINE)
     assert len(table) == 6
     java = shutil.which("java")
-    assert java is not None
     node = cluster.nodes[0]
     host, _, port = node.upstream.rpartition(":")
     patterns = ["kafka.server:type=socket-server-metrics,*", "kafka.network:type=Acceptor,*"]
@@ -365,9 +352,7 @@ def die_in_their_login(site: Site) -> None:
     "limits.md",
     "Beyond its number a principal's connection is closed after its login, and others at its address are not.",
 )
-def test_one_connection_too_many_of_a_principal_is_closed_and_those_of_another_are_not(
-    logged_in: Sites, secured: SharedBroker
-) -> None:
+def test_one_connection_too_many_of_a_principal_is_closed_and_those_of_another_are_not(logged_in, secured):
     """After a reload, which knows the connections that were open before."""
     topic = f"audit-{uuid.uuid4().hex[:8]}"
     audit = {"observer.class.names": ["observers.audit:AuditObserver"], "audit": {"topic": topic}}
@@ -420,7 +405,7 @@ def test_one_connection_too_many_of_a_principal_is_closed_and_those_of_another_a
     "Beyond its rate a principal's client is not read for a second at most; then it continues or is closed.",
 )
 @pytest.mark.slow
-def test_beyond_its_rate_a_principal_is_held_and_goes_on_or_is_closed(logged_in: Sites) -> None:
+def test_beyond_its_rate_a_principal_is_held_and_goes_on_or_is_closed(logged_in):
     site = logged_in(quotas={"users": {"alice": 1, "bob": 1000}})
     alices = [site.log_in("alice") for _ in range(30)]  # ten at once, and one in each second
     bobs = [site.log_in("bob") for _ in range(13)]

@@ -1,7 +1,5 @@
 """How much memory large responses, slow readers and hoarders make a sidecar hold; a peer stands for some brokers."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re
@@ -34,9 +32,6 @@ BATCH = batch(1000, bytes(MIB))
 """What fetch responses here are made of: about 1 MiB."""
 
 SLOW_READERS = 200
-PER_SLOW_READER = 160 * KIB
-"""Bytes the sidecar may take for each."""
-
 BROKER_SEND_BUFFER, CONSUMER_RECEIVE_BUFFER = 102_400, 65_536
 """Bytes of socket buffers: Kafka's defaults of socket.send.buffer.bytes and receive.buffer.bytes."""
 
@@ -48,9 +43,6 @@ PARTITIONS = 190_000
 BUDGET = 64 * MIB
 PER_CONNECTION = 512 * KIB
 """Bytes a connection may take besides: sessions, what was read at a time, what waits to be written."""
-
-WAIT_MS = 60_000
-"""Milliseconds after which the broker answers the request before those."""
 
 TOGETHER = 50
 """Clients with TLS that connect at a time."""
@@ -93,7 +85,6 @@ class Weighed:
 
     def _kib(self, name: str) -> int:
         found = re.search(rf"^{name}:\s+(\d+) kB$", (self._proc / "status").read_text(), re.MULTILINE)
-        assert found is not None
         return int(found[1])
 
 
@@ -179,7 +170,7 @@ class Keeper:
     "architecture.md", "A fetch of 100 MB takes less than 2 MiB of the sidecar's memory, with any observer."
 )
 @pytest.mark.slow
-async def test_a_fetch_of_100_mb_takes_less_than_2_mib(cluster: ClusterState, tmp_path: Path) -> None:
+async def test_a_fetch_of_100_mb_takes_less_than_2_mib(cluster, tmp_path):
     for observer, outcome, count in (
         (AUDIT_OBSERVER, "full", 42),  # of each fetch the request and the response
         (f"tests.integration.{Path(__file__).stem}:Keeper", "not_kept", 21),
@@ -205,11 +196,11 @@ async def test_a_fetch_of_100_mb_takes_less_than_2_mib(cluster: ClusterState, tm
 @pytest.mark.promise(
     "operations.md", "A process with the audit takes 80 MiB of memory, an idle connection 4 KiB and two descriptors."
 )
-async def test_idle_connections_take_little(cluster: ClusterState, tmp_path: Path) -> None:
+async def test_idle_connections_take_little(cluster, tmp_path):
     audit = observed_by(AUDIT_OBSERVER, cluster)
     async with before_a_peer(tmp_path, **audit) as running, contextlib.AsyncExitStack() as clients:
 
-        async def come(count: int) -> tuple[int, int]:
+        async def come(count):
             """Let ``count`` clients come, ask and stay; return the resident bytes and the open descriptors."""
             for _ in range(count):
                 reader, writer = await asyncio.open_connection(*running.address)
@@ -227,10 +218,10 @@ async def test_idle_connections_take_little(cluster: ClusterState, tmp_path: Pat
 
 
 @pytest.mark.promise("security.md", "A client that does not read takes some 200 KiB of memory at most.")
-async def test_readers_of_1_kib_a_second_take_160_kib_each_and_stop_nobody_else(tmp_path: Path) -> None:
+async def test_readers_of_1_kib_a_second_take_160_kib_each_and_stop_nobody_else(tmp_path):
     loop = asyncio.get_running_loop()
 
-    async def read_slowly(sock: socket.socket) -> None:
+    async def read_slowly(sock):
         await loop.sock_sendall(sock, fetch(1, 10 * MIB))
         while True:
             assert await loop.sock_recv(sock, KIB)
@@ -256,7 +247,7 @@ async def test_readers_of_1_kib_a_second_take_160_kib_each_and_stop_nobody_else(
                 for reader in readers:
                     reader.cancel()
             other[1].close()
-            assert peak - before <= SLOW_READERS * PER_SLOW_READER
+            assert peak - before <= SLOW_READERS * 160 * KIB
             assert await running.metric("connections_closed_total") <= 1  # the probe of /readyz
 
 
@@ -285,11 +276,9 @@ async def push(sock: socket.socket, data: bytes, least: int) -> int:
     "security.md",
     "Clients make a process hold 64 MiB at most, and some KiB for each connection; others are served meanwhile.",
 )
-async def test_partitions_of_open_produce_requests_are_held_in_the_budget(
-    cluster: ClusterState, topic: str, tmp_path: Path
-) -> None:
+async def test_partitions_of_open_produce_requests_are_held_in_the_budget(cluster, topic, tmp_path):
     name = topic.encode()
-    wait = struct.pack(">iiiib", -1, WAIT_MS, 1 << 30, 1 << 20, 0) + struct.pack(">ih", 1, len(name)) + name
+    wait = struct.pack(">iiiib", -1, 60_000, 1 << 30, 1 << 20, 0) + struct.pack(">ih", 1, len(name)) + name
     fetch = request(1, 4, 1, wait + struct.pack(">iiqi", 1, 0, 0, 1 << 20))
     partitions = uvarint(PARTITIONS + 1) + b"\0\0\0\1\0\0" * PARTITIONS
     produce = request(
@@ -323,13 +312,13 @@ async def test_partitions_of_open_produce_requests_are_held_in_the_budget(
 @pytest.mark.promise(
     "security.md", "Of a long Metadata response only the brokers' part is held, for clients that do not read as well."
 )
-async def test_of_a_long_metadata_response_little_is_held_for_clients_that_do_not_read(tmp_path: Path) -> None:
+async def test_of_a_long_metadata_response_little_is_held_for_clients_that_do_not_read(tmp_path):
     brokers = struct.pack(">iih9sih", 1, 1, 9, b"127.0.0.1", 19_092, -1)
     topics = struct.pack(">hh5sb", 0, 5, b"topic", 0) + struct.pack(">i", 0)
     count = METADATA_SIZE // len(topics)
     body = brokers + struct.pack(">ii", 1, count) + topics * count
 
-    async def answer(reader: Reader, writer: Writer) -> None:
+    async def answer(reader, writer):
         while True:
             frame = await read_frame(reader)
             key, _, correlation_id = struct.unpack_from(">hhi", frame, 4)
@@ -359,7 +348,7 @@ async def test_of_a_long_metadata_response_little_is_held_for_clients_that_do_no
 
 @pytest.mark.promise("tls.md", "A connection with TLS takes some ten KiB of memory, and leaves nothing behind.")
 @pytest.mark.slow
-async def test_connections_with_tls_take_little_and_leave_nothing(tmp_path: Path) -> None:
+async def test_connections_with_tls_take_little_and_leave_nothing(tmp_path):
     authority = Authority(tmp_path)
     pair = authority.issue("broker")
     context = ssl.create_default_context(cafile=str(authority.ca))
@@ -367,7 +356,7 @@ async def test_connections_with_tls_take_little_and_leave_nothing(tmp_path: Path
     tls = {"ssl.certificate.location": str(pair.certificate), "ssl.key.location": str(pair.key)}
     listener = {"security.protocol": "SASL_SSL", "tls": tls}
 
-    async def ask() -> Writer:
+    async def ask():
         client = HandMade(context, *await asyncio.open_connection("127.0.0.1", bind))
         await client.shake_hands()
         client.tls.write(request(METADATA, 1, 7))
@@ -379,7 +368,7 @@ async def test_connections_with_tls_take_little_and_leave_nothing(tmp_path: Path
         sidecar(tmp_path, config_of(bind, admin, port, **listener)) as running,
     ):
 
-        async def come_and_go(count: int) -> int:
+        async def come_and_go(count):
             for _ in range(count // TOGETHER):
                 for writer in await asyncio.gather(*(ask() for _ in range(TOGETHER))):
                     writer.transport.abort()

@@ -1,7 +1,5 @@
 """What passes a whole sidecar before a real broker: every byte as it came, and what observers get of it."""
 
-from __future__ import annotations
-
 import gc
 import os
 import struct
@@ -10,7 +8,7 @@ import sys
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,11 +38,9 @@ from tests.unit.observers.test_packet_capture import capture
 
 pytestmark = pytest.mark.kafka
 
-MODULE = "tests.integration.recorder"
-
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def file(tmp_path, monkeypatch):
     path = tmp_path / "calls.jsonl"
     monkeypatch.setenv(recorder.FILE, str(path))
     return path
@@ -52,7 +48,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @contextmanager
 def onlooking(cluster: ClusterState, file: Path, *names: str) -> Iterator[SidecarProcess]:
-    classes = [f"{MODULE}:{name}" for name in names]
+    classes = [f"tests.integration.recorder:{name}" for name in names]
     with running(config_of(cluster.nodes[0], **{"observer.class.names": classes}), file.parent) as sidecar:
         yield sidecar
 
@@ -77,9 +73,7 @@ def settled(sidecar: SidecarProcess, file: Path) -> list[ObservedCall]:
 
 
 @pytest.mark.promise("observers.md", "An observer gets every request and every response once.")
-def test_each_request_is_reported_with_its_response_and_what_is_known_besides(
-    cluster: ClusterState, file: Path
-) -> None:
+def test_each_request_is_reported_with_its_response_and_what_is_known_besides(cluster, file):
     """S3-09, S3-10. Topics that go by id are named by what the broker reported before, without asking it: one that was
     deleted and made again has two ids and one name."""
     began = time.time()
@@ -102,7 +96,6 @@ def test_each_request_is_reported_with_its_response_and_what_is_known_besides(
     for one in produced:
         assert one.topics == [topic]
         context = one.context
-        assert context is not None
         assert (context.broker_id, context.listener, context.client_id) == (1, "CLIENT", "billing")
         assert (context.principal_source, context.client_software_name) == ("anonymous", "confluent-kafka-python")
         times = [context.received_at, context.forwarded_at, context.responded_at, context.answered_at]
@@ -118,9 +111,7 @@ def test_each_request_is_reported_with_its_response_and_what_is_known_besides(
 
 @pytest.mark.promise("observers.md", "Nothing is decoded without an observer, or for one that does not want it.")
 @pytest.mark.slow
-def test_nothing_is_decoded_for_an_observer_that_does_not_want_it(
-    cluster: ClusterState, topic: str, file: Path
-) -> None:
+def test_nothing_is_decoded_for_an_observer_that_does_not_want_it(cluster, topic, file):
     for names in ((), ("MetadataOnlooker",)):
         with onlooking(cluster, file, *names) as sidecar:
             produce(cluster.bootstrap, topic, [b"x"] * 20)
@@ -199,12 +190,9 @@ def records_in(frame: bytes) -> int:
     return sum(one.records.records for one in facts.partitions if isinstance(one, ProducedPartition))
 
 
-Recording = tuple[Path, int]
-"""A capture, and how many records it has in requests to produce; those of one that was refused are sent again."""
-
-
 @pytest.fixture(scope="module")
-def recording(cluster: ClusterState, tmp_path_factory: pytest.TempPathFactory) -> Recording:
+def recording(cluster, tmp_path_factory):
+    """A capture, and how many records it has in requests to produce; those that were refused are sent again."""
     folder = tmp_path_factory.mktemp("clients")
     (folder / "counting.py").write_text(COUNTING)
     node = cluster.nodes[0]
@@ -222,7 +210,7 @@ def recording(cluster: ClusterState, tmp_path_factory: pytest.TempPathFactory) -
     return folder / "clients.pcap", records
 
 
-def try_it(recording: Recording, *more: str) -> subprocess.CompletedProcess[str]:
+def try_it(recording: tuple[Path, int], *more: str) -> subprocess.CompletedProcess[str]:
     path, _ = recording
     command = [sys.executable, "-m", "proxy", "observers", "try", str(path), "--observer", NAME, *more]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(path.parent), os.getcwd()))}
@@ -230,7 +218,7 @@ def try_it(recording: Recording, *more: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.promise("observers.md", "observers try reports every request in a capture.")
-def test_every_record_of_a_real_producer_is_reported(recording: Recording) -> None:
+def test_every_record_of_a_real_producer_is_reported(recording):
     done = try_it(recording, "--memory")
     assert (done.returncode, done.stderr) == (0, "")
     assert f"records {recording[1]}\n" in done.stdout
@@ -239,7 +227,7 @@ def test_every_record_of_a_real_producer_is_reported(recording: Recording) -> No
 
 
 @pytest.mark.promise("observers.md", "observers try shows an error of the observer with its traceback.")
-def test_an_observer_that_raises_is_shown_where(recording: Recording) -> None:
+def test_an_observer_that_raises_is_shown_where(recording):
     limit = recording[1] - 1
     path = recording[0].with_name("sidecar.yaml")
     one = {"name": "CLIENT", "bind": f"127.0.0.1:{PORT}", "upstream": "127.0.0.1:2"}
@@ -253,7 +241,7 @@ def test_an_observer_that_raises_is_shown_where(recording: Recording) -> None:
 
 
 @pytest.fixture
-def tapped(cluster: ClusterState) -> Iterator[tuple[list[Tapped], list[Tapped]]]:
+def tapped(cluster):
     node = cluster.nodes[0]
     between, behind = (f"127.0.0.1:{port}" for port in free_ports(2))
     config = config_of(node, **{"observer.class.names": None})
@@ -296,8 +284,6 @@ def assert_has_more_alone(version: int, ours: bytes, theirs: bytes) -> None:
         assert len(ours) == len(theirs) + 6
         return
     found, known = (decode_described(version, response[4:]) for response in (ours, theirs))
-    assert found is not None
-    assert known is not None
     assert found.apis == known.apis | {30000: (0, 0)}
     assert {name: found.supported[name] for name in known.supported} == known.supported
     assert all(name.startswith(PREFIX) for name in found.supported.keys() - known.supported.keys())
@@ -307,9 +293,7 @@ def assert_has_more_alone(version: int, ours: bytes, theirs: bytes) -> None:
     "architecture.md", "Every byte between clients and broker passes as it came, but for what is added to ApiVersions."
 )
 @each("client", [librdkafka, java])
-def test_every_byte_but_those_of_api_versions(
-    cluster: ClusterState, topic: str, tapped: tuple[list[Tapped], list[Tapped]], client: Callable[[str, str], None]
-) -> None:
+def test_every_byte_but_those_of_api_versions(cluster, topic, tapped, client):
     outside, inside = tapped
     seen, behind = len(outside), len(inside)
     client(cluster.bootstrap, topic)

@@ -1,7 +1,5 @@
 """Open connections of real clients: listed, watched, closed by an operator, and closed because of their age."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty
@@ -11,7 +9,6 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,7 +16,6 @@ from confluent_kafka import Consumer, Producer
 
 from proxy import admin_client
 from proxy.config import Endpoint
-from proxy.local.cluster import ClusterState
 from proxy.local.workload import create_topics
 from tests.integration.metrics import sample
 from tests.integration.sidecars import config_of, until
@@ -32,7 +28,7 @@ WORKERS = [pytest.param({"workers": 1}, marks=pytest.mark.slow), {"workers": 2}]
 
 
 @pytest.fixture
-def running(cluster: ClusterState, request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
+def running(cluster, request):
     """Addresses for clients and of the admin endpoint."""
     node = cluster.nodes[0]
     config = config_of(node, audit={"topic": f"audit-{uuid.uuid4().hex[:8]}"}, **request.param)
@@ -53,7 +49,7 @@ def brokerside(admin: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.promise("commands.md", "An operator finds a client's connection and closes it; it comes back.")
 @pytest.mark.parametrize("running", WORKERS, indirect=True)
-def test_a_consumer_is_found_and_closed(cluster: ClusterState, running: tuple[str, str]) -> None:
+def test_a_consumer_is_found_and_closed(cluster, running):
     bootstrap, admin = running
     name = uuid.uuid4().hex[:8]
     create_topics(cluster.internal_bootstrap, {f"t-{name}": {}}, 1)
@@ -63,7 +59,7 @@ def test_a_consumer_is_found_and_closed(cluster: ClusterState, running: tuple[st
     try:
         group = f"?group_id=g-{name}"
 
-        def fetches() -> bool:
+        def fetches():
             open_ = connections(admin, f"?client_id=c-{name}")["connections"]
             return any(one.get("api_key") == 1 for each in open_ for one in each.get("in_flight_requests", [])[:1])
 
@@ -105,9 +101,7 @@ def test_a_consumer_is_found_and_closed(cluster: ClusterState, running: tuple[st
 @pytest.mark.promise("config/listeners.md", "Clients whose connections end because of their age lose no record.")
 @pytest.mark.slow
 @pytest.mark.parametrize("running", [{"connections.max.age.ms": 2000}], indirect=True)
-def test_clients_of_old_connections_lose_nothing_and_a_wrong_question_is_refused(
-    cluster: ClusterState, running: tuple[str, str]
-) -> None:
+def test_clients_of_old_connections_lose_nothing_and_a_wrong_question_is_refused(cluster, running):
     """A producer that writes all the time, and a consumer that always has a fetch open, for several ages."""
     bootstrap, admin = running
     topic = f"t-{uuid.uuid4().hex[:8]}"
@@ -144,7 +138,7 @@ def test_clients_of_old_connections_lose_nothing_and_a_wrong_question_is_refused
 
 
 @pytest.fixture(scope="module")
-def admin(cluster: ClusterState, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def admin(cluster, tmp_path_factory):
     """The admin endpoint of a sidecar through which a producer has just written."""
     node = cluster.nodes[0]
     observers = ["observers.request_metrics:RequestMetricsObserver"]
@@ -160,7 +154,7 @@ def command(admin: str, *arguments: str) -> list[str]:
 
 
 @pytest.mark.promise("operations.md", "brokerside top prints one page where its output is no terminal.")
-def test_piped_it_prints_one_page(admin: str) -> None:
+def test_piped_it_prints_one_page(admin):
     done = subprocess.run(command(admin, "--by", "client_id"), capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     summary, clients = done.stdout.split("\n\n")[:2]
@@ -175,7 +169,7 @@ def test_piped_it_prints_one_page(admin: str) -> None:
     assert done.stderr.startswith("brokerside: no sidecar answers at 127.0.0.1:1")
 
 
-def test_in_a_terminal_keys_change_what_is_shown(admin: str) -> None:
+def test_in_a_terminal_keys_change_what_is_shown(admin):
     master, slave = pty.openpty()
     env = os.environ | {"TERM": "xterm", "COLUMNS": "150", "LINES": "40"}
     process = subprocess.Popen(command(admin), stdin=slave, stdout=slave, stderr=slave, env=env)

@@ -1,16 +1,11 @@
 """The audit's events as OpenTelemetry logs: the exporter before a collector that does what it should not, and the same
 events, and accounts of loss, as on the audit topic."""
 
-from __future__ import annotations
-
-import socket
 import ssl
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -83,21 +78,18 @@ class Desk:
         return self.reports
 
 
-DeskOf = Callable[..., Desk]
-
-
 @pytest.fixture
-def collector() -> Iterator[Collector]:
+def collector():
     made = Collector()
     yield made
     made.close()
 
 
 @pytest.fixture
-def desk_of() -> Iterator[DeskOf]:
+def desk_of():
     made: list[Desk] = []
 
-    def make(endpoint: str, **settings: Any) -> Desk:
+    def make(endpoint, **settings):
         made.append(Desk(endpoint, **settings))
         return made[-1]
 
@@ -109,13 +101,13 @@ def desk_of() -> Iterator[DeskOf]:
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick(monkeypatch):
     monkeypatch.setattr("observers.otlp_response.FIRST_RETRY_DELAY", 0.01)
     monkeypatch.setattr("observers.otlp_response.LAST_RETRY_DELAY", 0.05)
 
 
 @pytest.mark.promise("opentelemetry.md", "Records arrive in order over one connection, with the headers.")
-def test_records_arrive_in_order_over_one_connection(collector: Collector, desk_of: DeskOf) -> None:
+def test_records_arrive_in_order_over_one_connection(collector, desk_of):
     for compression in ("none", "gzip"):
         collector.requests.clear()
         collector.taken.clear()
@@ -133,11 +125,11 @@ def test_records_arrive_in_order_over_one_connection(collector: Collector, desk_
 
 
 @pytest.mark.promise("opentelemetry.md", "A request that fails for a time is sent again until it is taken.")
-def test_a_record_is_sent_again_until_it_is_taken(collector: Collector, desk_of: DeskOf) -> None:
-    def no_http(connection: socket.socket, _: object) -> None:
+def test_a_record_is_sent_again_until_it_is_taken(collector, desk_of):
+    def no_http(connection, _):
         connection.sendall(b"SSH-2.0-x\r\n\r\n")
 
-    def cut_headers(connection: socket.socket, _: object) -> None:
+    def cut_headers(connection, _):
         connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-le")
 
     for what, answer, timeout in (
@@ -167,9 +159,7 @@ def test_a_record_is_sent_again_until_it_is_taken(collector: Collector, desk_of:
 
 
 @pytest.mark.promise("opentelemetry.md", "Another status is a loss, as http_401, and no redirect is followed.")
-def test_another_status_is_a_loss_with_its_reason_and_the_next_record_goes(
-    collector: Collector, desk_of: DeskOf
-) -> None:
+def test_another_status_is_a_loss_with_its_reason_and_the_next_record_goes(collector, desk_of):
     """So is what a response says was rejected."""
     elsewhere = Collector()
     moved = [("location", f"{elsewhere.endpoint}/v1/logs")]
@@ -197,10 +187,10 @@ def test_another_status_is_a_loss_with_its_reason_and_the_next_record_goes(
 
 
 @pytest.mark.promise("opentelemetry.md", "A response of more than 1 MiB is a loss and costs no memory.")
-def test_a_response_without_end_is_a_loss_and_costs_no_memory(collector: Collector, desk_of: DeskOf) -> None:
+def test_a_response_without_end_is_a_loss_and_costs_no_memory(collector, desk_of):
     sent = [0]
 
-    def huge(connection: socket.socket, _: object) -> None:
+    def huge(connection, _):
         connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 999999999999\r\n\r\n")
         while True:
             connection.sendall(b"x" * 65_536)
@@ -214,12 +204,12 @@ def test_a_response_without_end_is_a_loss_and_costs_no_memory(collector: Collect
 
 
 @pytest.mark.promise("opentelemetry.md", "An event of more than 4 MiB is lost as too_large.")
-def test_a_request_that_is_too_large_is_said_to_be(collector: Collector, desk_of: DeskOf) -> None:
+def test_a_request_that_is_too_large_is_said_to_be(collector, desk_of):
     """Also by a collector that answers before it has read the request. One above the bound is not even sent."""
     until_done = threading.Event()
 
-    def refuse(connection: socket.socket, _: object) -> None:
-        response(413, headers=[("connection", "close")])(connection, _)  # type: ignore[arg-type]
+    def refuse(connection, _):
+        response(413, headers=[("connection", "close")])(connection, _)
         until_done.wait(10)
         raise ConnectionError
 
@@ -238,7 +228,7 @@ def test_a_request_that_is_too_large_is_said_to_be(collector: Collector, desk_of
 
 
 @pytest.mark.promise("opentelemetry.md", "No more than queue.max.bytes of events wait in memory.")
-def test_no_more_waits_than_there_is_room_for(collector: Collector, desk_of: DeskOf) -> None:
+def test_no_more_waits_than_there_is_room_for(collector, desk_of):
     collector.usual = say_nothing
     desk = desk_of(collector.endpoint, max_bytes=10_000, timeout=0.5)
     taken = 0
@@ -251,7 +241,7 @@ def test_no_more_waits_than_there_is_room_for(collector: Collector, desk_of: Des
     assert desk.exporter.send(record(), 0)
 
 
-def test_its_end_waits_for_no_pause_and_for_nothing_to_be_halved(collector: Collector, desk_of: DeskOf) -> None:
+def test_its_end_waits_for_no_pause_and_for_nothing_to_be_halved(collector, desk_of):
     for answer in (response(503, headers=[("retry-after", "300")]), response(413)):
         collector.usual = answer
         desk = desk_of(collector.endpoint)
@@ -264,7 +254,7 @@ def test_its_end_waits_for_no_pause_and_for_nothing_to_be_halved(collector: Coll
 
 
 @pytest.fixture
-def secured(tmp_path: Path) -> Iterator[tuple[Collector, ssl.SSLContext, str]]:
+def secured(tmp_path):
     """With its context, and the file of its authority."""
     context, authority = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), Authority(tmp_path)
     context.load_cert_chain(*authority.issue("collector"))
@@ -274,9 +264,7 @@ def secured(tmp_path: Path) -> Iterator[tuple[Collector, ssl.SSLContext, str]]:
 
 
 @pytest.mark.promise("opentelemetry.md", "A collector over https is trusted by its certificate alone.")
-def test_a_collector_is_trusted_by_its_certificate(
-    secured: tuple[Collector, ssl.SSLContext, str], desk_of: DeskOf
-) -> None:
+def test_a_collector_is_trusted_by_its_certificate(secured, desk_of):
     collector, _, ca = secured
     desk = desk_of(collector.endpoint, certificate=ca, timeout=10)
     desk.send(3, size=1_000_000)
@@ -295,9 +283,7 @@ def test_a_collector_is_trusted_by_its_certificate(
 
 
 @pytest.mark.promise("opentelemetry.md", "A renewed client certificate needs no restart.")
-def test_a_renewed_client_certificate_is_used_with_the_next_connection(
-    secured: tuple[Collector, ssl.SSLContext, str], desk_of: DeskOf, tmp_path: Path
-) -> None:
+def test_a_renewed_client_certificate_is_used_with_the_next_connection(secured, desk_of, tmp_path):
     collector, context, ca = secured
     old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
     context.verify_mode = ssl.CERT_REQUIRED
@@ -318,17 +304,14 @@ SMALL_BATCHES: dict[str, str | int] = {"linger.ms": 0, "batch.num.messages": 1}
 """A request for each record."""
 
 Event = dict[str, Any]
-Start = Callable[..., AbstractContextManager[SidecarProcess]]
 
 
 @pytest.fixture
-def start(cluster: ClusterState, collector: Collector, tmp_path: Path) -> Start:
+def start(cluster, collector, tmp_path):
     """The sidecar before the broker with both observers, an audit topic of its own, and settings as given."""
     topic = f"audit-{uuid.uuid4().hex[:8]}"
 
-    def start(
-        *, workers: int = 1, patience_ms: int = 20_000, **settings: Any
-    ) -> AbstractContextManager[SidecarProcess]:
+    def start(*, workers=1, patience_ms=20_000, **settings):
         spool = str(tmp_path / "collector")
         own = {"endpoint": collector.endpoint, "timeout.ms": 500, "spool.path": spool, **settings}
         config = config_of(cluster.nodes[0], workers=workers, observers={OBSERVER: own})
@@ -376,8 +359,8 @@ def balanced(text: str) -> bool:
 @pytest.mark.promise("opentelemetry.md", "Every event of the audit topic is a log record at the collector.")
 @pytest.mark.promise("opentelemetry.md", "Nothing that a collector does reaches a client.")
 def test_every_event_on_the_topic_is_a_log_record_whatever_becomes_of_the_collector(
-    start: Start, cluster: ClusterState, collector: Collector, topic: str, tmp_path: Path
-) -> None:
+    start, cluster, collector, topic, tmp_path
+):
     with start(workers=2, compression="gzip") as sidecar:
         assert produce(cluster.bootstrap, topic, [b"v"] * 500, **SMALL_BATCHES) == 500
         until(lambda: bool(collector.taken) and waiting(sidecar) == 0)
@@ -430,9 +413,7 @@ def test_every_event_on_the_topic_is_a_log_record_whatever_becomes_of_the_collec
 @pytest.mark.kafka
 @pytest.mark.promise("opentelemetry.md", "A collector that says nothing does not hold up the end.")
 @pytest.mark.slow
-def test_a_collector_that_says_nothing_does_not_hold_up_the_end(
-    start: Start, cluster: ClusterState, collector: Collector, topic: str, tmp_path: Path
-) -> None:
+def test_a_collector_that_says_nothing_does_not_hold_up_the_end(start, cluster, collector, topic, tmp_path):
     collector.usual = say_nothing
     with start(patience_ms=8000, **{"timeout.ms": 600_000}):  # it ends within the time to drain and to close
         assert produce(cluster.bootstrap, topic, [b"v"] * 300, **SMALL_BATCHES) == 300

@@ -1,8 +1,6 @@
 """A sidecar process: its configuration file, its log, also a stderr that nobody reads, what ``/readyz`` says, and what
 passes between it and systemd."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -38,7 +36,7 @@ from proxy.local.sidecars import SidecarProcess
 from proxy.net import upstream_check
 from proxy.net.listening_sockets import ListeningSockets, PassedSocket, sockets_of_systemd
 from proxy.net.upstream import Upstream
-from tests.brokers import TlsBroker
+from tests.frames import request
 from tests.integration.conftest import free_port
 from tests.integration.metrics import sample
 from tests.integration.quotas import Peer
@@ -48,13 +46,6 @@ from tests.unit.test_sd_notify import Manager
 
 TEXT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}Z (?:debug|info|warning|error) ")
 
-PIPE = 4096
-"""Bytes of the pipe, the least that Linux has: a few lines of the log fill it."""
-
-MISTAKES = 12
-"""In the configuration: what a rejected one is logged with stays below the 4096 bytes that a pipe takes as a whole."""
-
-UNSUPPORTED = struct.pack(">ihhih", 10, 20_000, 0, 7, -1)
 PATIENCE = 60.0
 
 
@@ -85,7 +76,7 @@ def says(sidecar: SidecarProcess, event: str, count: int = 1) -> bool:
 
 @pytest.mark.promise("config.md", "What is written to the file while the sidecar starts acts once it runs.")
 @pytest.mark.slow
-def test_what_is_written_while_it_starts_acts_when_it_runs(tmp_path: Path) -> None:
+def test_what_is_written_while_it_starts_acts_when_it_runs(tmp_path):
     (port,) = free_ports(1)
     config = alone(workers=2) | {"quotas": {"max.connections": 7}}
     with spawned(config, tmp_path) as sidecar:
@@ -96,7 +87,7 @@ def test_what_is_written_while_it_starts_acts_when_it_runs(tmp_path: Path) -> No
         until(lambda: says(sidecar, "started"))
         until(lambda: limit(sidecar) == 9)
 
-        def connects() -> bool:
+        def connects():
             try:
                 socket.create_connection(("127.0.0.1", port)).close()
             except ConnectionRefusedError:
@@ -107,22 +98,22 @@ def test_what_is_written_while_it_starts_acts_when_it_runs(tmp_path: Path) -> No
 
 
 @pytest.mark.promise("restart.md", "SIGHUP during the start of a sidecar does not end it.")
-def test_a_reload_asked_for_while_it_starts_does_not_end_it(tmp_path: Path) -> None:
+def test_a_reload_asked_for_while_it_starts_does_not_end_it(tmp_path):
     for workers in (1, 2):
         config = alone(workers)
         with spawned(config, tmp_path) as sidecar:
-            until(lambda sidecar=sidecar: says(sidecar, "descriptors"))  # type: ignore[misc]
+            until(lambda sidecar=sidecar: says(sidecar, "descriptors"))
             while not says(sidecar, "started"):
                 for pid in (sidecar.process.pid, *children(sidecar.process.pid)):  # as systemd may
                     os.kill(pid, signal.SIGHUP)
                 time.sleep(0.02)
             write(sidecar, config | {"quotas": {"max.connections": 9}})
             os.kill(sidecar.process.pid, signal.SIGHUP)
-            until(lambda sidecar=sidecar: limit(sidecar) == 9)  # type: ignore[misc]
+            until(lambda sidecar=sidecar: limit(sidecar) == 9)
 
 
 @pytest.mark.slow
-def test_workers_that_cannot_start_end_the_start(tmp_path: Path) -> None:
+def test_workers_that_cannot_start_end_the_start(tmp_path):
     observed = {"internal.bootstrap.servers": "127.0.0.1:1", "observer.class.names": "nowhere:Observer"}
     with spawned(alone(workers=2) | observed, tmp_path) as sidecar:
         until(lambda: not sidecar.process.alive())
@@ -131,7 +122,7 @@ def test_workers_that_cannot_start_end_the_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("logging.md", "On a terminal the log of a sidecar is text for people.")
-def test_on_a_terminal_it_is_text(tmp_path: Path) -> None:
+def test_on_a_terminal_it_is_text(tmp_path):
     path = tmp_path / "sidecar.yaml"
     path.write_text(yaml.safe_dump(alone()))
     ours, terminal = pty.openpty()
@@ -152,13 +143,13 @@ def test_on_a_terminal_it_is_text(tmp_path: Path) -> None:
 
 @pytest.mark.promise("logging.md", "A reload changes the form of the log in every process.")
 @pytest.mark.slow
-def test_a_reload_changes_it_in_every_process(tmp_path: Path) -> None:
+def test_a_reload_changes_it_in_every_process(tmp_path):
     config = alone(workers=2)
     with spawned(config, tmp_path) as sidecar:
         # Each process has said by then all that it says by itself: nobody listens where the broker should be.
         until(lambda: says(sidecar, "started"))
         for event in ("data_plane_started", "upstream_versions_unknown"):
-            until(lambda event=event: says(sidecar, event, 2))  # type: ignore[misc]
+            until(lambda event=event: says(sidecar, event, 2))
         write(sidecar, config | {"log.format": "text"})
         assert admin_client.post_reload(Endpoint.parse(sidecar.admin)).result in ("applied", "unchanged")
     lines = sidecar.log.read_text().splitlines()
@@ -168,10 +159,14 @@ def test_a_reload_changes_it_in_every_process(tmp_path: Path) -> None:
     assert {"worker=1", "worker=2"} <= set(" ".join(lines[first:]).split())
 
 
-def answers(admin: Endpoint, path: str) -> bool:
-    with suppress(OSError), urllib.request.urlopen(f"http://{admin}/{path}", timeout=PATIENCE) as response:
-        return bool(response.read())
-    return False
+def readiness(admin: object, path: str = "readyz") -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{admin}/{path}", timeout=PATIENCE) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
 
 
 def dropped(admin: Endpoint) -> float:
@@ -188,17 +183,18 @@ def unread(cluster: ClusterState, workers: int) -> Iterator[tuple[subprocess.Pop
     path.write_text(right)
     host, _, port = node.advertised.rpartition(":")
     log, end = os.pipe()
-    fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, PIPE)
+    fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, 4096)  # the least that Linux has: a few lines of the log fill it
     process = subprocess.Popen([sys.executable, "-m", "proxy", "run", "-c", path], stderr=end)
     os.close(end)
     try:
-        until(lambda: answers(admin, "readyz"))
-        path.write_text(right + "".join(f"no.such.key.{n}.{'x' * 200}: 1\n" for n in range(MISTAKES)))
+        until(lambda: readiness(admin)[0] == 200)
+        # What a rejected one is logged with stays below what a pipe takes as a whole.
+        path.write_text(right + "".join(f"no.such.key.{n}.{'x' * 200}: 1\n" for n in range(12)))
         while not dropped(admin):
             for _ in range(20):
                 process.send_signal(signal.SIGHUP)
                 with socket.create_connection((host, int(port)), PATIENCE) as sock:
-                    sock.sendall(UNSUPPORTED)
+                    sock.sendall(request(20_000, 0, 7))
                     assert sock.recv(8) == struct.pack(">ii", 4, 7)
                 assert admin_client.post_reload(admin).result == "rejected"
         path.write_text(right)
@@ -214,9 +210,9 @@ def unread(cluster: ClusterState, workers: int) -> Iterator[tuple[subprocess.Pop
     "logging.md", "Traffic and probes do not wait for a log that nobody reads; dropped lines are counted and reported."
 )
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_clients_and_probes_do_not_notice(cluster: ClusterState, topic: str, workers: int) -> None:
+def test_clients_and_probes_do_not_notice(cluster, topic, workers):
     with unread(cluster, workers) as (process, log, admin):
-        assert answers(admin, "livez")
+        assert readiness(admin, "livez")[0] == 200
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
         producer.produce(topic, b"value")
         assert producer.flush(PATIENCE) == 0
@@ -224,7 +220,7 @@ def test_clients_and_probes_do_not_notice(cluster: ClusterState, topic: str, wor
 
         lines: list[str] = []
 
-        def read() -> None:
+        def read():
             with os.fdopen(os.dup(log)) as file:
                 lines.extend(iter(file.readline, ""))
 
@@ -244,25 +240,15 @@ def test_clients_and_probes_do_not_notice(cluster: ClusterState, topic: str, wor
 @pytest.mark.promise("logging.md", "A sidecar ends though nobody reads its log.")
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_it_ends_while_nobody_reads(cluster: ClusterState, workers: int) -> None:
+def test_it_ends_while_nobody_reads(cluster, workers):
     with unread(cluster, workers) as (process, _, _):
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0
 
 
-def readiness(sidecar: SidecarProcess) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://{sidecar.admin}/readyz", timeout=5) as response:
-            return response.status, response.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-    except OSError:
-        return 0, ""
-
-
 def become(sidecar: SidecarProcess, status: int, text: str) -> None:
     deadline = time.monotonic() + 60
-    while (found := readiness(sidecar)) != (status, text):
+    while (found := readiness(sidecar.admin)) != (status, text):
         assert time.monotonic() < deadline, found
         time.sleep(0.05)
 
@@ -274,7 +260,7 @@ def admin() -> dict[str, str]:
 @pytest.mark.kafka
 @pytest.mark.promise("rollout.md", "readyz refuses a wrong broker.id also behind logins and TLS.")
 @pytest.mark.slow
-def test_a_wrong_broker_id_behind_logins_and_tls_alone(tls_broker: TlsBroker, tmp_path: Path) -> None:
+def test_a_wrong_broker_id_behind_logins_and_tls_alone(tls_broker, tmp_path):
     with ExitStack() as stack:
         sidecars = []
         for protocol, upstream in (("SASL_PLAINTEXT", "SASL"), ("SSL", "TLS")):
@@ -296,9 +282,7 @@ OPENTELEMETRY = "observers.opentelemetry:OpenTelemetryLogsObserver"
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.promise("audit-delivery.md", "readyz says that a spool cannot be used, until it can be.")
-def test_a_spool_that_cannot_be_written_degrades_the_audit_and_keeps_no_client_away(
-    cluster: ClusterState, tmp_path: Path
-) -> None:
+def test_a_spool_that_cannot_be_written_degrades_the_audit_and_keeps_no_client_away(cluster, tmp_path):
     """Of one process and of workers, of the audit's topic and of a collector, at the same time: each looks at its spool
     every ten seconds."""
     with ExitStack() as stack:
@@ -326,12 +310,12 @@ def test_a_spool_that_cannot_be_written_degrades_the_audit_and_keeps_no_client_a
 
 
 @pytest.mark.promise("operations.md", "A sidecar starts without its broker: livez is 200, readyz 503.")
-def test_a_sidecar_starts_without_its_broker(tmp_path: Path) -> None:
+def test_a_sidecar_starts_without_its_broker(tmp_path):
     bind, upstream = (f"127.0.0.1:{free_port()}" for _ in range(2))
     listener = {"name": "CLIENT", "bind": bind, "upstream": upstream}
     with spawned({"broker.id": 1, "listeners": [listener], "admin": admin()}, tmp_path) as sidecar:
-        until(lambda: upstream in readiness(sidecar)[1])
-        assert readiness(sidecar)[0] == 503
+        until(lambda: upstream in readiness(sidecar.admin)[1])
+        assert readiness(sidecar.admin)[0] == 503
         assert urllib.request.urlopen(f"http://{sidecar.admin}/livez", timeout=60).status == 200
         host, _, port = bind.rpartition(":")
         socket.create_connection((host, int(port)), 60).close()
@@ -352,13 +336,13 @@ CASES: list[tuple[int, dict[str, object], str | None]] = [
 @pytest.mark.promise(
     "config/listeners.md", "`/readyz` names a listener whose `upstream` is another broker, or that clients bypass."
 )
-async def test_the_broker_behind_a_listener(cluster: ClusterState, tmp_path: Path) -> None:
+async def test_the_broker_behind_a_listener(cluster, tmp_path):
     node = cluster.nodes[0]
     free = f"{HOST}:{free_ports(1)[0]}"
     config = yaml.safe_load((node.home.parent / "sidecar-1.yaml").read_text())
     texts = {"FREE": free, "ADVERTISED": node.advertised}
 
-    async def problem(broker_id: int, change: dict[str, object]) -> str | None:
+    async def problem(broker_id, change):
         listener = config["listeners"][0] | {key: texts.get(str(value), value) for key, value in change.items()}
         path = tmp_path / "sidecar.yaml"
         path.write_text(yaml.safe_dump(config | {"broker.id": broker_id, "listeners": [listener]}))
@@ -373,7 +357,7 @@ async def test_the_broker_behind_a_listener(cluster: ClusterState, tmp_path: Pat
 
 
 @pytest.fixture
-def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
+def manager(tmp_path, monkeypatch):
     manager = Manager(str(tmp_path / "notify"))
     monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
     monkeypatch.setenv("WATCHDOG_USEC", "200000")
@@ -385,13 +369,11 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager
 @pytest.mark.promise("install.md", "systemctl start and reload return when the sidecar has done it.")
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.slow
-def test_a_sidecar_notifies_of_its_start_each_reload_and_its_stop(
-    workers: int, cluster: ClusterState, manager: Manager, tmp_path: Path
-) -> None:
+def test_a_sidecar_notifies_of_its_start_each_reload_and_its_stop(workers, cluster, manager, tmp_path):
     config = config_of(cluster.nodes[0], workers=workers)
     seen: list[dict[str, str]] = []
 
-    def count(key: str) -> int:
+    def count(key):
         seen.extend(manager.received())
         return sum(key in message for message in seen)
 
@@ -421,16 +403,16 @@ def test_a_sidecar_notifies_of_its_start_each_reload_and_its_stop(
 @pytest.mark.kafka
 @pytest.mark.promise("restart.md", "systemd gets the name of the successor from the old process.")
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_successor_becomes_the_service(workers: int, cluster: ClusterState, manager: Manager, tmp_path: Path) -> None:
+def test_a_successor_becomes_the_service(workers, cluster, manager, tmp_path):
     """systemd believes the main process alone: the first one until it has named the second, then the second."""
     config = config_of(cluster.nodes[0], workers=workers, **{"takeover.socket.path": str(tmp_path / "takeover.sock")})
     seen: list[tuple[int, dict[str, str]]] = []
 
-    def said(pid: int, **wanted: str) -> bool:
+    def said(pid, **wanted):
         seen.extend(manager.received_from())
         return any(sender == pid and wanted.items() <= message.items() for sender, message in seen)
 
-    def named() -> list[int]:
+    def named():
         return [int(message["MAINPID"]) for _, message in seen if "MAINPID" in message]
 
     with running(config, tmp_path) as sidecar, ExitStack() as stack:
@@ -464,7 +446,7 @@ def end(pid: int) -> None:
 
 
 @pytest.mark.promise("restart.md", "A socket of systemd that is nobody's `bind` refuses the start.")
-def test_a_passed_socket_that_nobody_reads_is_an_error() -> None:
+def test_a_passed_socket_that_nobody_reads_is_an_error():
     """But not one that is passed to another process."""
     with socket.create_server((HOST, 0)) as listening:
         given = PassedSocket("CLIENT", socket.socket(fileno=os.dup(listening.fileno())))
@@ -478,7 +460,7 @@ def test_a_passed_socket_that_nobody_reads_is_an_error() -> None:
 
 
 @pytest.mark.promise("restart.md", "A sidecar that systemd starts with the first connection serves that connection.")
-def test_the_first_client_of_an_activated_sidecar_is_served(tmp_path: Path) -> None:
+def test_the_first_client_of_an_activated_sidecar_is_served(tmp_path):
     activate = shutil.which("systemd-socket-activate")
     if activate is None:
         pytest.skip("systemd-socket-activate (Debian: systemd) is not installed")
@@ -490,14 +472,13 @@ def test_the_first_client_of_an_activated_sidecar_is_served(tmp_path: Path) -> N
     command = [activate, "-l", client, "-l", admin, "--fdname=any:any", *environ]
     activated = process.spawn([*command, sys.executable, "-m", "proxy", "run", "-c", str(path)], log)
 
-    def connected() -> Peer | None:
+    def connected():
         with suppress(ConnectionRefusedError):
             return Peer(client)
         return None
 
     try:
         first = until(connected)  # before anything of the sidecar runs
-        assert first is not None
         with first:
             until(lambda: '"started"' in log.read_text())
             until(lambda: 'accepted_total{listener="CLIENT"} 1' in admin_client.get_metrics(Endpoint.parse(admin)))

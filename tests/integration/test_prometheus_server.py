@@ -1,7 +1,5 @@
 """A real Prometheus scrapes a sidecar and evaluates the exported rules: alerts fire and resolve."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -60,7 +58,7 @@ def scraped(cluster: ClusterState, folder: Path, *features: str) -> Iterator[Pro
 
 
 @pytest.mark.promise("metrics.md", "Prometheus stores the native histograms and exemplars of requests.")
-def test_native_histograms_and_exemplars_are_stored(cluster: ClusterState, tmp_path: Path) -> None:
+def test_native_histograms_and_exemplars_are_stored(cluster, tmp_path):
     node = cluster.nodes[0]
     name = 'brokerside_request_duration_seconds{api="CreateTopics"}'
     with scraped(cluster, tmp_path, "native-histograms", "exemplar-storage") as server:
@@ -81,12 +79,12 @@ def test_native_histograms_and_exemplars_are_stored(cluster: ClusterState, tmp_p
 
 
 @pytest.mark.promise("slo.md", "Exported alerts fire while an objective is missed, and resolve.")
-def test_alerts_fire_and_resolve(cluster: ClusterState, tmp_path: Path) -> None:
+def test_alerts_fire_and_resolve(cluster, tmp_path):
     node = cluster.nodes[0]
     topic = f"alerts-{uuid.uuid4().hex[:8]}"
     with scraped(cluster, tmp_path) as server:
 
-        def fires() -> bool:
+        def fires():
             """Whether there is an alert for a page."""
             return bool(server.ask('ALERTS{alertname="SLOBudgetBurns", alertstate="firing", sloth_severity="page"}'))
 

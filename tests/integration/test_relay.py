@@ -1,7 +1,5 @@
 """The data path over real sockets: order, back-pressure, half-close, drain, descriptors, and the sidecar's answers."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os
@@ -56,10 +54,10 @@ async def receive(sock: socket.socket, size: int) -> bytes:
 @pytest.mark.promise(
     "architecture.md", "A side of a connection that ends what it sends still gets all that the other side sends."
 )
-async def test_who_half_closes_gets_all_that_the_other_side_sends(tmp_path: Path) -> None:
+async def test_who_half_closes_gets_all_that_the_other_side_sends(tmp_path):
     got = asyncio.get_running_loop().create_future()
 
-    async def close_first(reader: Reader, writer: Writer) -> None:
+    async def close_first(reader, writer):
         writer.write_eof()
         got.set_result(await reader.read())
 
@@ -80,11 +78,11 @@ async def test_who_half_closes_gets_all_that_the_other_side_sends(tmp_path: Path
 
 
 @pytest.mark.promise("security.md", "A client that does not read holds up nobody else, and is not cut.")
-async def test_a_client_that_does_not_read_pauses_the_broker_and_nobody_else(tmp_path: Path) -> None:
+async def test_a_client_that_does_not_read_pauses_the_broker_and_nobody_else(tmp_path):
     size = 40_000_000
     body = random.Random(1).randbytes(size)  # equal bytes would hide those that come twice
 
-    async def stream(reader: Reader, writer: Writer) -> None:
+    async def stream(reader, writer):
         while True:
             frame = await read_frame(reader)
             number = int.from_bytes(frame[8:12], "big")
@@ -109,7 +107,7 @@ async def test_a_client_that_does_not_read_pauses_the_broker_and_nobody_else(tmp
     "architecture.md",
     "A client that sends what is not Kafka's protocol is closed, and no byte of it reaches the broker.",
 )
-async def test_hostile_bytes_close_the_connection_and_never_reach_the_broker(tmp_path: Path) -> None:
+async def test_hostile_bytes_close_the_connection_and_never_reach_the_broker(tmp_path):
     hello = bytes.fromhex("16030100f8010000f40303") + bytes(32)
     cases = [
         (b"GET / HTTP/1.1\r\n\r\n", "client_invalid_size", ""),
@@ -119,7 +117,7 @@ async def test_hostile_bytes_close_the_connection_and_never_reach_the_broker(tmp
     ]
     reached = bytearray()
 
-    async def note(reader: Reader, _: Writer) -> None:
+    async def note(reader, _):
         while chunk := await reader.read(1024):
             reached.extend(chunk)
 
@@ -139,11 +137,11 @@ async def test_hostile_bytes_close_the_connection_and_never_reach_the_broker(tmp
     "restart.md",
     "A sidecar that is stopped accepts no more, and ends each connection once its open requests are answered.",
 )
-async def test_a_drain_answers_what_was_asked_and_accepts_no_more(tmp_path: Path) -> None:
+async def test_a_drain_answers_what_was_asked_and_accepts_no_more(tmp_path):
     release = asyncio.Event()
     body = random.Random(3).randbytes(400_000)
 
-    async def answer_later(reader: Reader, writer: Writer) -> None:
+    async def answer_later(reader, writer):
         while True:
             frame = await read_frame(reader)
             if frame[11] == 1:
@@ -170,7 +168,7 @@ async def test_a_drain_answers_what_was_asked_and_accepts_no_more(tmp_path: Path
 
 
 @pytest.mark.promise("config/process.md", "`drain.timeout.ms` bounds how long a stop waits for open requests.")
-async def test_a_drain_cuts_what_stays_open_and_says_so(tmp_path: Path) -> None:
+async def test_a_drain_cuts_what_stays_open_and_says_so(tmp_path):
     async with bench(tmp_path, silent) as running:
         _, writer = await running.dial()
         writer.write(request(METADATA, 1, 1))
@@ -181,9 +179,7 @@ async def test_a_drain_cuts_what_stays_open_and_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("security.md", "64 descriptors stay free of clients, for the admin port and the sidecar itself.")
-async def test_descriptors_that_are_opened_after_the_start_are_not_taken_from_the_reserve(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_descriptors_that_are_opened_after_the_start_are_not_taken_from_the_reserve(tmp_path, monkeypatch):
     """Whether the kernel reports how many there are, or not, as before Linux 6.2."""
     for reports in (True, False):
         if not reports:
@@ -217,7 +213,7 @@ async def test_descriptors_that_are_opened_after_the_start_are_not_taken_from_th
 @pytest.mark.promise(
     "operations.md", "An error of the sidecar's own costs the events of a connection, and not a byte of its traffic."
 )
-async def test_an_error_of_ours_costs_the_record_of_a_connection_and_not_the_connection(tmp_path: Path) -> None:
+async def test_an_error_of_ours_costs_the_record_of_a_connection_and_not_the_connection(tmp_path):
     """Where bytes would be missing, it ends."""
     asked = request(METADATA, 1, 2) + request(METADATA, 1, 3)
     for held in (0, 5):  # bytes of them that the session keeps when it fails
@@ -226,7 +222,7 @@ async def test_an_error_of_ours_costs_the_record_of_a_connection_and_not_the_con
                 reader, writer = await running.dial()
                 writer.write(request(METADATA, 1, 1) + asked[:held])
                 assert await read_frame(reader) == response(1)
-            running.counters.requests[METADATA] = None  # type: ignore[assignment]  # the session fails where it counts
+            running.counters.requests[METADATA] = None  # the session fails where it counts
             writer.write(asked[held:])
             if held:
                 assert await reader.read() == b""
@@ -241,10 +237,10 @@ def reset(sock: socket.socket) -> None:
     sock.close()
 
 
-async def test_what_was_sent_right_before_a_reset_arrives_and_the_connection_ends(tmp_path: Path) -> None:
+async def test_what_was_sent_right_before_a_reset_arrives_and_the_connection_ends(tmp_path):
     got = asyncio.get_running_loop().create_future()
 
-    async def take(reader: Reader, writer: Writer) -> None:
+    async def take(reader, writer):
         got.set_result(await reader.read())
 
     frame = produce(1, 0, batch(3))
@@ -268,10 +264,6 @@ async def test_what_was_sent_right_before_a_reset_arrives_and_the_connection_end
             await running.ends(broker_reset=1)
 
 
-UNSENT = 65_536
-"""Bytes that may wait to be written besides answers."""
-
-
 @contextmanager
 def intercepting(interceptor: Interceptor) -> Iterator[None]:
     chain = InterceptorChain([interceptor])
@@ -293,7 +285,7 @@ async def answering(
     "architecture.md",
     "What the sidecar answers itself comes in the order of the requests, between the broker's responses.",
 )
-async def test_answers_and_responses_come_in_the_order_of_their_requests(tmp_path: Path) -> None:
+async def test_answers_and_responses_come_in_the_order_of_their_requests(tmp_path):
     async with answering(tmp_path, answer_in_order) as running:
         reader, writer = await running.dial()
         for n in range(100):
@@ -310,7 +302,7 @@ async def test_answers_and_responses_come_in_the_order_of_their_requests(tmp_pat
     "architecture.md",
     "A client that does not read what the sidecar answers is not read either, so little waits for it.",
 )
-async def test_a_client_that_does_not_read_its_answers_is_not_read_either(tmp_path: Path) -> None:
+async def test_a_client_that_does_not_read_its_answers_is_not_read_either(tmp_path):
     body = b"a" * 40
     async with answering(tmp_path, answer_in_order) as running:
         count = 8_000_000 // (len(body) + 8)  # more than the kernel takes
@@ -321,7 +313,7 @@ async def test_a_client_that_does_not_read_its_answers_is_not_read_either(tmp_pa
             (relay,) = running.manager.relays
             for _ in range(20):
                 await asyncio.sleep(0.01)
-                assert relay.unsent("client") <= UNSENT + MAX_PENDING_RESPONSES + 2 * len(body) + 100
+                assert relay.unsent("client") <= 65_536 + MAX_PENDING_RESPONSES + 2 * len(body) + 100
             assert not relay.is_drained
             reader, writer = await running.dial()  # others continue
             writer.write(request(METADATA, 1, 1))
@@ -351,7 +343,7 @@ def each_turn(count: Callable[[], int]) -> Iterator[list[int]]:
     "security.md",
     "Of a client that sends many requests at once, 25 are read in a turn, or 100 where all are forwarded.",
 )
-async def test_a_chunk_of_many_requests_is_read_in_turns(tmp_path: Path) -> None:
+async def test_a_chunk_of_many_requests_is_read_in_turns(tmp_path):
     """Answered, held, forwarded, and without a response. Twice as many are read where a chunk ends and the next one is
     there already."""
     for one in (request(REPLIED, 0, 1), request(HELD, 0, 1, b"held"), request(METADATA, 1, 1), produce(1, 0, b"")):
@@ -380,10 +372,10 @@ async def most_in_a_turn(tmp_path: Path, one: bytes) -> int:
     return max(growth)
 
 
-async def test_a_broker_that_ends_before_it_answers_ends_a_client_with_many_open_requests(tmp_path: Path) -> None:
+async def test_a_broker_that_ends_before_it_answers_ends_a_client_with_many_open_requests(tmp_path):
     one = request(METADATA, 1, 1)
 
-    async def never(reader: Reader, writer: Writer) -> None:
+    async def never(reader, writer):
         got = asked = 0
         while asked < MAX_IN_FLIGHT or got < asked * len(one):  # until there is nothing more to read
             got += len(await reader.read(100_000))
@@ -435,7 +427,7 @@ async def balanced(folder: Path, option: str) -> AsyncIterator[tuple[Bench, int]
 
 @pytest.mark.slow
 @pytest.mark.promise("limits.md", "PROXY headers of version 1 and 2 are read, as HAProxy sends them.")
-async def test_limits_and_names_are_those_of_the_client_before_the_load_balancer(tmp_path: Path) -> None:
+async def test_limits_and_names_are_those_of_the_client_before_the_load_balancer(tmp_path):
     for option in ("send-proxy", "send-proxy-v2", "send-proxy-v2 proxy-v2-options unique-id,crc32c"):
         async with balanced(tmp_path, option) as (running, port):
             clients = [

@@ -1,7 +1,5 @@
 """Kafka as the judge: what its own classes read of every message, and what a broker says and takes."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import socket
@@ -9,7 +7,6 @@ import struct
 import subprocess
 import uuid
 from base64 import b64decode
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -24,7 +21,6 @@ from proxy.core.schema import plain
 from proxy.core.struct import view
 from proxy.local import cluster as local_cluster
 from proxy.local.broker import broker_jars
-from proxy.local.cluster import ClusterState
 from proxy.local.jars import java
 from proxy.protocol.versions import message_formats, ranges, release_of, release_range
 from proxy.tls.certificates import name_of
@@ -101,7 +97,7 @@ def compare(ours: Accessors, java_says: dict[str, Any], where: str) -> int:
     "addresses.md", "Kafka's own classes read every rewritten response, with the same values but the addresses."
 )
 @pytest.mark.slow
-def test_kafkas_own_classes_read_the_same() -> None:
+def test_kafkas_own_classes_read_the_same():
     """Of every version the newest release that has it: each field, and the bytes when it writes them again."""
     compared = changed = 0
     left, addressed = list(all_messages()), {(*one, True) for one in all_addressed()}
@@ -128,7 +124,7 @@ PRODUCE = {"v0": 1, "v1": 2, "v2": 3}
 
 
 @pytest.fixture(scope="module", params=["4.3.1", pytest.param("3.9.2", marks=pytest.mark.slow)])
-def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterState]:
+def broker(request, tmp_path_factory):
     if request.param == "4.3.1":
         yield request.getfixturevalue("cluster")
         return
@@ -159,7 +155,7 @@ def produce(address: str, topic: str, version: int, magic: int) -> int | None:
 @pytest.mark.promise(
     "protocol.md", "A broker's range of ProtocolVersions and its formats of messages are those that it takes."
 )
-def test_a_range_and_formats_are_what_the_broker_has_and_takes(broker: ClusterState) -> None:
+def test_a_range_and_formats_are_what_the_broker_has_and_takes(broker):
     address = broker.nodes[0].upstream
     supported = ask(address)
     release = broker.kafka_version.rpartition(".")[0]
@@ -248,7 +244,7 @@ def mapped(rules: str, subject: str) -> str:
 
 
 @pytest.mark.promise("tls.md", "Names of certificates, and the principals that rules make of them, are those of Kafka.")
-def test_names_and_principals_are_those_of_java_and_kafka() -> None:
+def test_names_and_principals_are_those_of_java_and_kafka():
     """But for rules that a broker takes and that fail for its clients, or that Python reads otherwise."""
     encoded, cases = names(), [(rules, subject) for rules in RULES for subject in SUBJECTS]
     asking = [f"name {one.hex()}" for one in encoded]

@@ -1,12 +1,9 @@
 """Both halves of a takeover against a peer that refuses, hangs, dies or says something else."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re
 import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +113,7 @@ class Scripted:
 
 
 @pytest.fixture
-async def old(tmp_path: Path) -> AsyncIterator[Predecessor]:
+async def old(tmp_path):
     async with upstream(answer_in_order) as port:
         path = tmp_path / "sidecar.yaml"
         bind, admin = free_ports(2)
@@ -136,9 +133,7 @@ async def old(tmp_path: Path) -> AsyncIterator[Predecessor]:
 @pytest.mark.promise(
     "restart.md", "A successor that hangs once nobody accepts is given up, and the running sidecar accepts again."
 )
-async def test_a_successor_that_hangs_once_nobody_accepts_is_given_up(
-    old: Predecessor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_successor_that_hangs_once_nobody_accepts_is_given_up(old, tmp_path, monkeypatch):
     monkeypatch.setattr(takeover_server, "ACCEPT_TIMEOUT", 6.0)
     successor = Scripted(old.path)
     await successor.begin(ready=False)
@@ -167,7 +162,7 @@ async def test_a_successor_that_hangs_once_nobody_accepts_is_given_up(
 @pytest.mark.promise(
     "restart.md", "A successor that fails before it accepts changes nothing: the running sidecar continues."
 )
-async def test_a_successor_that_dies_before_it_accepts_changes_nothing(old: Predecessor) -> None:
+async def test_a_successor_that_dies_before_it_accepts_changes_nothing(old):
     for ready in (False, True, True):
         successor = Scripted(old.path)
         await successor.begin(ready=ready)
@@ -177,7 +172,7 @@ async def test_a_successor_that_dies_before_it_accepts_changes_nothing(old: Pred
 
 
 @pytest.mark.promise("restart.md", "One successor at a time takes over, by the same version of the protocol.")
-async def test_another_version_and_a_second_successor_are_refused(old: Predecessor) -> None:
+async def test_another_version_and_a_second_successor_are_refused(old):
     other, first, second = (Scripted(old.path) for _ in range(3))
     other.channel.send(RequestSockets(PROTOCOL + 1, 1, os.getpid()))
     assert "takeover protocol" in (await other.hears(TakeoverRefused)).reason
@@ -191,7 +186,7 @@ async def test_another_version_and_a_second_successor_are_refused(old: Predecess
 
 
 @pytest.mark.promise("restart.md", "Both sides of a takeover check that the other runs as the same user, or as root.")
-async def test_only_the_same_user_and_root_may_connect(old: Predecessor, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_same_user_and_root_may_connect(old, monkeypatch):
     monkeypatch.setattr(takeover_server, "is_trusted", lambda sock: False)
     stranger = Scripted(old.path)
     await until_async(lambda: stranger.gone)
@@ -206,7 +201,6 @@ async def test_only_the_same_user_and_root_may_connect(old: Predecessor, monkeyp
         await Takeover.begin(str(old.path), 1)
     monkeypatch.setattr(takeover_server, "peer_pid", lambda sock: 0)  # one of another container
     takeover = await Takeover.begin(str(old.path), 1)
-    assert takeover is not None
     takeover.finish()
     close_all(passed.sock for passed in takeover.sockets)
 
@@ -224,9 +218,7 @@ class ScriptedPredecessor:
         sock, _ = await asyncio.get_running_loop().sock_accept(self._listening)
         self.channel = IpcChannel(sock, ToPredecessor, lambda message, descriptor: None)
         self.channel.send(ListeningSocketsPassed(1, "0.1.0"))
-        takeover = await beginning
-        assert takeover is not None
-        return takeover
+        return await beginning
 
     def close(self) -> None:
         self._listening.close()
@@ -234,7 +226,7 @@ class ScriptedPredecessor:
 
 
 @pytest.mark.promise("restart.md", "A successor exits if the running sidecar was stopped before it accepts.")
-async def test_a_successor_ends_if_its_predecessor_was_stopped(old: Predecessor, tmp_path: Path) -> None:
+async def test_a_successor_ends_if_its_predecessor_was_stopped(old, tmp_path):
     """Also where it reads this only after the predecessor has exited, or begins after that."""
     for number, ready in enumerate((False, True)):
         path = tmp_path / f"other-{number}.sock"
@@ -267,7 +259,7 @@ async def test_a_successor_ends_if_its_predecessor_was_stopped(old: Predecessor,
 
 
 @pytest.mark.promise("restart.md", "A successor continues if the running sidecar dies after it has passed its sockets.")
-async def test_a_successor_goes_on_if_its_predecessor_dies(old: Predecessor, tmp_path: Path) -> None:
+async def test_a_successor_goes_on_if_its_predecessor_dies(old, tmp_path):
     path = tmp_path / "other.sock"
     dying = ScriptedPredecessor(path)
     takeover = await dying.begun(path)

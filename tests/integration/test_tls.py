@@ -1,7 +1,5 @@
 """TLS that a sidecar terminates or originates, over real sockets, with scripted peers."""
 
-from __future__ import annotations
-
 import array
 import asyncio
 import contextlib
@@ -13,7 +11,7 @@ import shutil
 import socket
 import ssl
 import termios
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -45,7 +43,7 @@ class HandMade:
         self.reader, self.writer = reader, writer
 
     @classmethod
-    async def dial(cls, running: Bench, context: ssl.SSLContext | None = None) -> HandMade:
+    async def dial(cls, running: Bench, context: ssl.SSLContext | None = None) -> "HandMade":
         return cls(context or running.context(), *await running.dial(plain=True))
 
     def flush(self) -> None:
@@ -114,7 +112,7 @@ async def echo(reader: Reader, writer: Writer) -> None:
     "tls.md", "Where TLS ends at the sidecar, requests of TLS 1.2 and 1.3 pass unchanged, in order, and are observed."
 )
 @pytest.mark.promise("tls.md", "SNI is not needed: clients without a name, or with another one, are accepted.")
-async def test_requests_are_answered_in_order_and_observed(tmp_path: Path) -> None:
+async def test_requests_are_answered_in_order_and_observed(tmp_path):
     suites = {"TLSv1.3": "TLS_AES_256_GCM_SHA384", "TLSv1.2": "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"}
     large = bytes(range(256)) * 16_384  # 4 MiB
     for version in VERSIONS:
@@ -143,7 +141,7 @@ async def test_requests_are_answered_in_order_and_observed(tmp_path: Path) -> No
                 client[1].close()
 
 
-async def test_nothing_before_the_end_of_a_stream_is_lost_and_the_end_is_told(tmp_path: Path) -> None:
+async def test_nothing_before_the_end_of_a_stream_is_lost_and_the_end_is_told(tmp_path):
     """Also where each of the client's records has one byte."""
     asked = b"".join(request(METADATA, 1, number, b"x" * 20) for number in range(40))
     expected = b"".join(response(number) for number in range(40))
@@ -163,11 +161,11 @@ async def test_nothing_before_the_end_of_a_stream_is_lost_and_the_end_is_told(tm
 @pytest.mark.promise(
     "tls.md", "The broker is dialled after the client's handshake, so a storm of handshakes costs it nothing."
 )
-async def test_the_broker_is_connected_after_the_handshake_alone(tmp_path: Path) -> None:
+async def test_the_broker_is_connected_after_the_handshake_alone(tmp_path):
     """The client's first request comes with the end of its handshake."""
     connected = 0
 
-    async def count(reader: Reader, writer: Writer) -> None:
+    async def count(reader, writer):
         nonlocal connected
         connected += 1
         await answer_in_order(reader, writer)
@@ -191,7 +189,7 @@ async def test_the_broker_is_connected_after_the_handshake_alone(tmp_path: Path)
 
 
 @pytest.mark.promise("tls.md", "`connection.setup.timeout.ms` bounds a handshake.")
-async def test_a_handshake_has_the_deadline_of_the_first_request(tmp_path: Path) -> None:
+async def test_a_handshake_has_the_deadline_of_the_first_request(tmp_path):
     async with tls_bench(tmp_path, answer_in_order, **{"connection.setup.timeout.ms": 300}) as running:
         clients = [await HandMade.dial(running) for _ in range(3)]
         for client, sent in zip(clients, (b"", b"\x16\x03\x01", clients[2].client_hello()[:100]), strict=True):
@@ -205,22 +203,21 @@ async def test_a_handshake_has_the_deadline_of_the_first_request(tmp_path: Path)
 @pytest.mark.promise(
     "tls.md", "A round of the event loop has two steps of handshakes at most, so a storm delays others little."
 )
-async def test_an_iteration_of_the_loop_has_two_steps_of_handshakes_at_most(tmp_path: Path) -> None:
+async def test_an_iteration_of_the_loop_has_two_steps_of_handshakes_at_most(tmp_path):
     count, most = 40, 2
     async with tls_bench(tmp_path, answer_in_order) as running:
         context = running.manager._tls["CLIENT"].server
-        assert context is not None
         steps = 0
 
         class Counted(ssl.SSLObject):
-            def do_handshake(self) -> None:
+            def do_handshake(self):
                 nonlocal steps
                 steps += 1
                 super().do_handshake()
 
         context.sslobject_class = Counted
 
-        async def each_iteration(counter: Callable[[], int]) -> list[int]:
+        async def each_iteration(counter):
             found = []
             while (before := counter()) < count:
                 await asyncio.sleep(0)
@@ -244,7 +241,7 @@ async def test_an_iteration_of_the_loop_has_two_steps_of_handshakes_at_most(tmp_
 @pytest.mark.promise(
     "tls.md", "A failed handshake ends with `client_tls_failed`, and the log says why, also of a client without TLS."
 )
-async def test_a_first_message_that_is_none_of_tls_or_too_long_is_refused_with_a_hint(tmp_path: Path) -> None:
+async def test_a_first_message_that_is_none_of_tls_or_too_long_is_refused_with_a_hint(tmp_path):
     cases = [
         (request(METADATA, 1, 1), "security.protocol PLAINTEXT"),
         (b"\x16\x03\x01\x40\x00\x01\x00\x40\x01", "its ClientHello has 16385 bytes, more than 16384"),
@@ -270,7 +267,7 @@ def serial(folder: Path) -> str | None:
     "The principal of a client is the subject of its certificate, written as Java writes it, with its serial "
     "number in events.",
 )
-async def test_the_subject_of_a_clients_certificate_is_its_principal(tmp_path: Path) -> None:
+async def test_the_subject_of_a_clients_certificate_is_its_principal(tmp_path):
     subject = "CN=alice,OU=Billing,O=Example\\, Inc.,C=DE"
     async with tls_bench(tmp_path, answer_in_order, MTLS) as running:
         reader, writer = await running.dial(running.context(name=subject))
@@ -295,7 +292,7 @@ async def test_the_subject_of_a_clients_certificate_is_its_principal(tmp_path: P
 
 
 @pytest.mark.promise("tls.md", "With `SASL_SSL` a client is who it logs in as, whatever its certificate says.")
-async def test_the_certificate_of_a_client_that_logs_in_names_no_principal(tmp_path: Path) -> None:
+async def test_the_certificate_of_a_client_that_logs_in_names_no_principal(tmp_path):
     async with tls_bench(tmp_path, answer_in_order, MTLS, **{"security.protocol": "SASL_SSL"}) as running:
         _, writer = await running.dial(running.context(name="CN=alice"))
         writer.close()
@@ -309,7 +306,7 @@ async def test_the_certificate_of_a_client_that_logs_in_names_no_principal(tmp_p
     "tls.md",
     "Rules map subjects to principals; a client to which none applies is closed, and the event has its serial number.",
 )
-async def test_rules_map_the_subject(tmp_path: Path) -> None:
+async def test_rules_map_the_subject(tmp_path):
     rules = "RULE:^CN=([^,]+),OU=Services.*$/$1/L, RULE:^CN=(.*)$/other-$1/"
     async with tls_bench(tmp_path, answer_in_order, MTLS | {"ssl.principal.mapping.rules": rules}) as running:
         for subject in ("CN=Orders,OU=Services,C=DE", "CN=Bob"):
@@ -330,7 +327,7 @@ async def test_rules_map_the_subject(tmp_path: Path) -> None:
     "With `ssl.client.auth: required`, a client without a certificate of the truststore's CAs sends nothing "
     "to the broker.",
 )
-async def test_a_client_without_a_certificate_that_is_trusted_is_refused(tmp_path: Path) -> None:
+async def test_a_client_without_a_certificate_that_is_trusted_is_refused(tmp_path):
     stranger = Authority(tmp_path / "others").issue("mallory", "CN=alice")
     async with tls_bench(tmp_path, answer_in_order, MTLS) as running:
         contexts = [running.context(version=version) for version in VERSIONS]
@@ -348,11 +345,11 @@ async def test_a_client_without_a_certificate_that_is_trusted_is_refused(tmp_pat
 @pytest.mark.promise(
     "tls.md", "A client that connects again may resume its session, and keeps the principal of its certificate."
 )
-async def test_a_session_is_resumed_with_its_principal(tmp_path: Path) -> None:
+async def test_a_session_is_resumed_with_its_principal(tmp_path):
     async with tls_bench(tmp_path, answer_in_order, MTLS) as running:
         context = running.context(name="CN=alice")
 
-        def ask(session: ssl.SSLSession | None) -> ssl.SSLSession | None:
+        def ask(session):
             with (
                 socket.create_connection((HOST, running.port)) as plain,
                 context.wrap_socket(plain, server_hostname="localhost", session=session) as tls,
@@ -377,7 +374,6 @@ BODY = bytes(byte for byte in range(256) if byte not in b"kKQR") * 120
 @asynccontextmanager
 async def openssl_client(running: Bench, *options: str | Path) -> AsyncIterator[tuple[int, Reader]]:
     """``openssl s_client``: a pipe of what it sends, and what it prints."""
-    assert OPENSSL is not None
     reading, writing = os.pipe()
     client = await asyncio.create_subprocess_exec(
         OPENSSL, "s_client", "-connect", f"127.0.0.1:{running.port}", "-servername", "localhost", "-tls1_3",
@@ -386,7 +382,6 @@ async def openssl_client(running: Bench, *options: str | Path) -> AsyncIterator[
     )  # fmt: skip
     os.close(reading)
     try:
-        assert client.stdout is not None
         yield writing, client.stdout
     finally:
         os.close(writing)
@@ -407,7 +402,7 @@ async def send_alone(pipe: int, data: bytes) -> None:
 
 @pytest.mark.skipif(OPENSSL is None, reason="openssl(1) is not installed, and Python cannot change keys")
 @pytest.mark.promise("tls.md", "A client of TLS 1.3 may change its keys at any time, and ask the sidecar to.")
-async def test_requests_and_responses_pass_while_keys_change(tmp_path: Path) -> None:
+async def test_requests_and_responses_pass_while_keys_change(tmp_path):
     rounds = 10
     for command in (b"k", b"K"):  # openssl changes its keys, or the sidecar's too, where a read begins with it
         messages = tmp_path / f"messages-{command.decode()}"
@@ -429,12 +424,12 @@ async def test_requests_and_responses_pass_while_keys_change(tmp_path: Path) -> 
 
 @pytest.mark.skipif(OPENSSL is None, reason="openssl(1) is not installed, and Python cannot send early data")
 @pytest.mark.promise("tls.md", "Early data (0-RTT) is never accepted, also of a client that resumes its session.")
-async def test_early_data_is_not_accepted(tmp_path: Path) -> None:
+async def test_early_data_is_not_accepted(tmp_path):
     saved, early = tmp_path / "session", tmp_path / "early"
     early.write_bytes(request(METADATA, 1, 7, b"early", client_id=None))
     async with tls_bench(tmp_path, echo) as running:
 
-        async def connect(*options: str | Path) -> str:
+        async def connect(*options):
             async with openssl_client(running, *options) as (pipe, received):
                 os.write(pipe, request(METADATA, 1, 8, b"later", client_id=None))
                 return (await received.readuntil(response(8, b"later"))).decode("ascii", "replace")
@@ -477,7 +472,7 @@ async def broker_with_tls(
         names.append(name)
         return None
 
-    context.sni_callback = on_name  # type: ignore[assignment]
+    context.sni_callback = on_name
 
     async def serve(reader: Reader, writer: Writer) -> None:
         certificate = writer.get_extra_info("peercert") or {}
@@ -513,7 +508,7 @@ async def come_and_go(running: Bench) -> None:
     "`upstream.tls` gives the broker's port TLS, with the sidecar's certificate and the name that is "
     "expected, whether clients have TLS or not.",
 )
-async def test_tls_is_originated_to_the_broker(tmp_path: Path) -> None:
+async def test_tls_is_originated_to_the_broker(tmp_path):
     authority = Authority(tmp_path / "brokers")
     async with broker_with_tls(authority, "required") as (port, seen):
         for protocol in ("SSL", "PLAINTEXT"):
@@ -530,7 +525,7 @@ async def test_tls_is_originated_to_the_broker(tmp_path: Path) -> None:
     "tls.md",
     "With an empty `ssl.endpoint.identification.algorithm` the broker's certificate may be of any name, not of any CA.",
 )
-async def test_the_name_in_a_brokers_certificate_is_not_checked_where_that_is_configured(tmp_path: Path) -> None:
+async def test_the_name_in_a_brokers_certificate_is_not_checked_where_that_is_configured(tmp_path):
     authority, other = Authority(tmp_path / "brokers"), Authority(tmp_path / "others")
     async with broker_with_tls(authority) as (port, _):
         for ca, cause in ((authority.ca, "client_closed"), (other.ca, "broker_tls_failed")):
@@ -546,7 +541,7 @@ async def test_the_name_in_a_brokers_certificate_is_not_checked_where_that_is_co
 
 
 @pytest.mark.promise("tls.md", "The sidecar resumes its sessions with a broker until the listener's TLS changes.")
-async def test_sessions_with_the_broker_are_resumed_until_its_tls_changes(tmp_path: Path) -> None:
+async def test_sessions_with_the_broker_are_resumed_until_its_tls_changes(tmp_path):
     authority = Authority(tmp_path / "brokers")
     for version in VERSIONS:
         settings = originated(authority) | {"ssl.enabled.protocols": [version.name.replace("_", ".")]}
@@ -566,7 +561,7 @@ async def test_sessions_with_the_broker_are_resumed_until_its_tls_changes(tmp_pa
 @pytest.mark.promise(
     "tls.md", "Where a broker fails a handshake that resumes a session, the sidecar connects once more without it."
 )
-async def test_a_broker_that_fails_a_resumption_is_connected_once_more(tmp_path: Path) -> None:
+async def test_a_broker_that_fails_a_resumption_is_connected_once_more(tmp_path):
     authority = Authority(tmp_path / "brokers")
     settings: dict[str, object] = {"ssl.truststore.location": str(authority.ca), "ssl.server.name": NAME}
     async with broker_with_tls(authority, fails=(2,)) as (port, seen), behind(tmp_path, port, settings) as running:
@@ -584,11 +579,11 @@ async def test_a_broker_that_fails_a_resumption_is_connected_once_more(tmp_path:
     "tls.md",
     "A broker whose certificate fails the check, or that has no TLS, gets no byte of a client, and the log says why.",
 )
-async def test_a_broker_whose_certificate_is_not_as_configured_gets_no_request(tmp_path: Path) -> None:
+async def test_a_broker_whose_certificate_is_not_as_configured_gets_no_request(tmp_path):
     authority = Authority(tmp_path / "brokers")
     got = bytearray()
 
-    async def plain(reader: Reader, writer: Writer) -> None:
+    async def plain(reader, writer):
         while data := await reader.read(100):
             got.extend(data)
             if data[:1] == b"\x16":
@@ -656,7 +651,7 @@ def files_of(pair: Pair) -> dict[str, object]:
 
 
 @pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[ReloadSite]:
+async def site(tmp_path):
     site = ReloadSite(tmp_path)
     await site.start({"max.connections": 100})
     yield site
@@ -668,19 +663,19 @@ async def site(tmp_path: Path) -> AsyncIterator[ReloadSite]:
 @pytest.mark.promise(
     "tls.md", "A reload begins and ends TLS on both sides of a listener for new connections alone, in all workers."
 )
-async def test_a_reload_begins_and_ends_tls_for_new_connections_alone(site: ReloadSite, tmp_path: Path) -> None:
+async def test_a_reload_begins_and_ends_tls_for_new_connections_alone(site, tmp_path):
     authority = Authority(tmp_path / "brokers")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*authority.issue("broker", names=(NAME,)))
     encrypted: list[bytes] = []
 
-    async def serve(reader: Reader, writer: Writer) -> None:
+    async def serve(reader, writer):
         while True:
             frame = await read_frame(reader)
             encrypted.extend([frame] * (b"brokerside-" not in frame))  # which the sidecar itself asks
             writer.write(response(int.from_bytes(frame[8:12], "big")))
 
-    def requests() -> tuple[int, int]:
+    def requests():
         return site.peer.requests, len(encrypted)
 
     async with upstream(serve, context) as tls_port:
@@ -701,7 +696,7 @@ async def test_a_reload_begins_and_ends_tls_for_new_connections_alone(site: Relo
 @pytest.mark.promise(
     "tls.md", "A pair that does not match, or a certificate that has expired, rejects the whole file of a reload."
 )
-async def test_a_pair_that_cannot_be_used_refuses_the_whole_reload(site: ReloadSite) -> None:
+async def test_a_pair_that_cannot_be_used_refuses_the_whole_reload(site):
     """Also where only one worker cannot prepare it."""
     expired = files_of(site.authority.issue("expired", days=-0.5))
     await site.reload("has expired at", security_protocol="SSL", tls=expired)
@@ -718,7 +713,7 @@ async def test_a_pair_that_cannot_be_used_refuses_the_whole_reload(site: ReloadS
 
 
 @pytest.mark.promise("tls.md", "Connections in their handshake stay as they began when a reload ends TLS.")
-async def test_a_handshake_ends_as_it_began_where_a_reload_ends_tls(tmp_path: Path) -> None:
+async def test_a_handshake_ends_as_it_began_where_a_reload_ends_tls(tmp_path):
     async with tls_bench(tmp_path, answer_in_order) as running, upstream(answer_in_order) as other:
         client = await HandMade.dial(running)
         await running.until(lambda: running.counters.active == 1)
@@ -730,7 +725,7 @@ async def test_a_handshake_ends_as_it_began_where_a_reload_ends_tls(tmp_path: Pa
 
 
 @pytest.mark.promise("tls.md", "A reload with a new pair shows it to new clients, and closes no connection.")
-async def test_a_new_certificate_is_shown_to_new_clients_and_closes_no_connection(tmp_path: Path) -> None:
+async def test_a_new_certificate_is_shown_to_new_clients_and_closes_no_connection(tmp_path):
     """Those in their handshake keep what they began with towards the broker, too."""
     trust = {"upstream.tls": {"ssl.truststore.location": "ca.pem"}}
     async with tls_bench(tmp_path, answer_in_order) as running:

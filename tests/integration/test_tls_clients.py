@@ -1,11 +1,8 @@
 """Real clients over TLS that a sidecar terminates, originates or passes through, before a real broker."""
 
-from __future__ import annotations
-
 import json
 import time
 import urllib.request
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +16,6 @@ from tests.integration.librdkafka import consume, produce
 from tests.integration.logins import SECRET, SECURITY
 from tests.integration.sidecars import running, until
 from tests.tools.authority import Authority
-from tests.tools.kafka_tools import KafkaTools
 
 pytestmark = pytest.mark.kafka
 
@@ -80,7 +76,7 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(tls_broker: TlsBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tls_broker, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tls")
     node, behind, authority = tls_broker.node, tls_broker.listeners, tls_broker.authority
     pair = authority.issue(PAIR)
@@ -127,7 +123,7 @@ def create_topic(broker: TlsBroker, name: str) -> None:
     "tls.md",
     "Real clients produce and consume where TLS ends at the sidecar, goes on to the broker, or passes through.",
 )
-def test_librdkafka_produces_and_consumes(site: Site) -> None:
+def test_librdkafka_produces_and_consumes(site):
     for listener in LISTENERS:
         create_topic(site.broker, f"over-{listener}")
         where = site.addresses[listener], f"over-{listener}"
@@ -137,7 +133,7 @@ def test_librdkafka_produces_and_consumes(site: Site) -> None:
 
 @pytest.mark.slow
 @pytest.mark.promise("tls.md", "Kafka's own Java clients produce and consume over TLS that ends at the sidecar.")
-def test_javas_tools_produce_and_consume(site: Site, tools: KafkaTools) -> None:
+def test_javas_tools_produce_and_consume(site, tools):
     for listener in ("MTLS", "SASLTLS", "ORIGIN"):
         value, topic = f"by java over {listener}", f"java-{listener}"
         create_topic(site.broker, topic)
@@ -155,7 +151,7 @@ def test_javas_tools_produce_and_consume(site: Site, tools: KafkaTools) -> None:
     "`brokerside connections` has the TLS version, the cipher suite and the certificate's serial number of "
     "each client.",
 )
-def test_connections_say_who_is_there_and_how(site: Site) -> None:
+def test_connections_say_who_is_there_and_how(site):
     expected = {
         "MTLS": ("User:BOB", "mtls"),
         "SASLTLS": ("User:alice", "sasl"),
@@ -165,7 +161,7 @@ def test_connections_say_who_is_there_and_how(site: Site) -> None:
     for listener, (principal, source) in expected.items():
         admin = AdminClient(site.settings(listener, "bob", **{"client.id": f"named-{listener}"}))
 
-        def look(admin: AdminClient = admin, listener: str = listener, principal: str = principal) -> Any:
+        def look(admin=admin, listener=listener, principal=principal):
             """librdkafka leaves its first connection for another one."""
             assert site.topic in admin.list_topics(timeout=30).topics
             return [one for one in site.connections(f"listener={listener}") if one["principal"] == principal]
@@ -184,18 +180,18 @@ def test_connections_say_who_is_there_and_how(site: Site) -> None:
     "tls.md",
     "The sidecar notices new files of a certificate by itself; no request fails, and a metric says when it expires.",
 )
-def test_new_certificates_under_load_fail_no_request(site: Site) -> None:
+def test_new_certificates_under_load_fail_no_request(site):
     failed: list[object] = []
 
-    def expires(days: int) -> bool:
+    def expires(days):
         metric = 'brokerside_tls_certificate_expiry_timestamp_seconds{listener="SASLTLS"'
         (line,) = [one for one in site.sidecar.metrics().splitlines() if one.startswith(metric)]
         return abs(float(line.rpartition(" ")[2]) - time.time() - days * 86_400) < 3600
 
-    def client(listener: str) -> Producer:
+    def client(listener):
         return Producer(site.settings(listener) | {"linger.ms": 0, "error_cb": failed.append})
 
-    def works(producer: Producer) -> None:
+    def works(producer):
         producer.produce(site.topic, b"x", on_delivery=lambda error, _: error and failed.append(error))
         assert producer.flush(60) == 0
 

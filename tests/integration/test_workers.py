@@ -1,15 +1,11 @@
 """``workers: N``: connections spread over processes, counts that add up, and what happens when one of them dies."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -18,7 +14,6 @@ from observers.account_events import StatusEvent
 from observers.cluster_events import InventoryEvent
 from observers.event import ConnectionEvent, RequestEvent
 from proxy.local import process
-from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from tests.frames import API_VERSIONS, request
 from tests.integration.librdkafka import consume, produce
@@ -30,16 +25,13 @@ from tests.tools.bench.measure import children
 
 pytestmark = pytest.mark.kafka
 
-Start = Callable[..., SidecarProcess]
-Dial = Callable[[int], "list[Client]"]
-
 
 @pytest.fixture
-def start(cluster: ClusterState) -> Iterator[Start]:
+def start(cluster):
     node = cluster.nodes[0]
     with contextlib.ExitStack() as stack:
 
-        def start(**settings: Any) -> SidecarProcess:
+        def start(**settings):
             config = config_of(node, **{"workers": 2, "observer.class.names": None, **settings})
             return stack.enter_context(running(config, node.home.parent))
 
@@ -66,10 +58,10 @@ class Client(Peer):
 
 
 @pytest.fixture
-def dial(cluster: ClusterState) -> Iterator[Dial]:
+def dial(cluster):
     clients: list[Client] = []
 
-    def dial(count: int) -> list[Client]:
+    def dial(count):
         new = [Client(cluster.bootstrap) for _ in range(count)]
         clients.extend(new)
         return new
@@ -100,7 +92,7 @@ def spread(text: str) -> list[float]:
     "With `workers: N` each connection goes to the worker that has the fewest, and counts of all processes "
     "add up exactly.",
 )
-def test_connections_are_spread_and_counts_are_exact(start: Start, dial: Dial) -> None:
+def test_connections_are_spread_and_counts_are_exact(start, dial):
     sidecar = start()
     clients = dial(20)
     for _ in range(50):
@@ -128,7 +120,7 @@ def test_connections_are_spread_and_counts_are_exact(start: Start, dial: Dial) -
 @pytest.mark.promise(
     "audit-delivery.md", "With several workers no event is missing, and one of them alone emits the inventory."
 )
-def test_the_audit_of_all_workers_is_complete(start: Start, cluster: ClusterState, topic: str) -> None:
+def test_the_audit_of_all_workers_is_complete(start, cluster, topic):
     audit = f"audit-{topic}"
     settings = {"observer.class.names": ["observers.audit:AuditObserver"], "audit": {"topic": audit}}
     sidecar = start(**settings, **{"observer.shutdown.timeout.ms": 20_000})  # there is no spool
@@ -160,7 +152,7 @@ def test_the_audit_of_all_workers_is_complete(start: Start, cluster: ClusterStat
     "A worker that hangs holds up no connection of another one, and what it has no room for goes to the others.",
 )
 @pytest.mark.slow
-def test_a_worker_that_hangs_holds_up_nobody_else(start: Start, dial: Dial) -> None:
+def test_a_worker_that_hangs_holds_up_nobody_else(start, dial):
     sidecar = start()
     stopped = workers_of(sidecar)[0]
     os.kill(stopped, signal.SIGSTOP)
@@ -197,7 +189,7 @@ def test_a_worker_that_hangs_holds_up_nobody_else(start: Start, dial: Dial) -> N
 @pytest.mark.promise(
     "operations.md", "At SIGTERM a sidecar with workers answers what is open, drains in each of them, and all end."
 )
-def test_a_drain_waits_for_what_is_open(start: Start, cluster: ClusterState, topic: str) -> None:
+def test_a_drain_waits_for_what_is_open(start, cluster, topic):
     sidecar = start()
     workers = workers_of(sidecar)
     settings = {"fetch.wait.max.ms": 1000, "fetch.min.bytes": 1000, "socket.timeout.ms": 2000}

@@ -1,7 +1,5 @@
 """A sidecar inside the test's own loop, with TLS or without, before a peer that behaves as the test says."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """New topics that every broker knows of: some clients end where one does not yet, or send a record twice."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 
