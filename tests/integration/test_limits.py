@@ -31,7 +31,6 @@ from tests.tools.topic import messages
 
 pytestmark = pytest.mark.kafka
 
-PATIENCE = 60.0
 HELLO = request(API_VERSIONS, 0, 7)
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 NUMBER, RATE = "connections", "connection_creation_rate"
@@ -157,7 +156,7 @@ def waits(sock: socket.socket) -> bool:
     except TimeoutError:
         return True
     finally:
-        sock.settimeout(PATIENCE)
+        sock.settimeout(60)
 
 
 def throttles(bootstrap: str, topic: str) -> list[ThrottleEvent]:
