@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import yaml
@@ -37,6 +35,7 @@ from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
 from tests.brokers import Acl, SharedBroker
+from tests.integration.feature_fleet import FeatureFleet, get
 from tests.integration.logins import DECISION
 from tests.integration.sidecars import until
 from tests.integration.topics import committed
@@ -56,10 +55,13 @@ class NotingConsumer:
     """A consumer of one topic with one stream, which it reads on a thread until ``shut_down``.
 
     ``got``: the offsets of each partition, in order. ``changes``: ``assigned`` and ``revoked`` with their partitions.
-    ``failure``: why it has ended by itself.
+    ``failure``: why it has ended by itself. ``every``: that were made in a test; all are shut down at its end.
     """
 
+    every: ClassVar[list[NotingConsumer]] = []
+
     def __init__(self, address: str | list[str], group: str, consumer_id: str, topic: str, **arguments: Any) -> None:
+        self.every.append(self)
         self.got: dict[int, list[int]] = {}
         self.changes: list[tuple[str, list[int]]] = []
         self.failure: str | None = None
@@ -101,10 +103,10 @@ class NotingConsumer:
             self.failure = str(error)
 
 
-def shut_down(*consumers: NotingConsumer | None) -> None:
-    """Let consumers leave, at the same time: each waits for two pings."""
-    with ThreadPoolExecutor(max(len(consumers), 1)) as pool:
-        for left in [pool.submit(one.shut_down) for one in consumers if one is not None]:
+def shut_down() -> None:
+    """Let all consumers leave, at the same time: each waits for two pings."""
+    with ThreadPoolExecutor(8) as pool:
+        for left in [pool.submit(one.shut_down) for one in NotingConsumer.every]:
             left.result()
 
 
@@ -115,73 +117,51 @@ def handed_out(*consumers: NotingConsumer) -> Counter[tuple[int, int]]:
     )
 
 
-def fetch(url: str) -> dict[str, Any]:
-    """The JSON of a page, which a busy machine may have to be asked for again. Raises HTTPError."""
-    for _ in range(5):
-        with contextlib.suppress(ConnectionError, TimeoutError), urllib.request.urlopen(url, timeout=10) as response:
-            found: dict[str, Any] = json.load(response)
-            return found
-    raise TimeoutError(url)
+def once(ends: Mapping[int, int]) -> dict[tuple[int, int], int]:
+    """The same where each message of these partitions was handed out once. ``ends``: their numbers."""
+    return {(partition, offset): 1 for partition, end in ends.items() for offset in range(end)}
 
 
-class Coordinating:
-    """The sidecar before the broker. ``log``: its lines, those of earlier runs among them."""
+class Coordinating(FeatureFleet):
+    """The sidecar before the broker."""
+
+    prefix = "coordinating"
 
     def __init__(self, cluster: ClusterState) -> None:
-        self.cluster = cluster
-        self.folder = cluster.nodes[0].home.parent
-        self.address = cluster.nodes[0].advertised
+        takeover = {"takeover.socket.path": str(cluster.nodes[0].home.parent / "coordinating.sock")}
+        super().__init__(cluster, {**takeover, "drain.timeout.ms": 2000, "coordinator": COORDINATOR})
+        config = yaml.safe_load(self.config(1).read_text())
+        self.config(1).write_text(yaml.safe_dump(config | {"audit": {"topic": AUDIT}}))
+        self.through = cluster.nodes[0].advertised
         self.bootstrap = cluster.internal_bootstrap
         self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        self.config = self.folder / "coordinating-1.yaml"
-        self._logs: list[Path] = []
-        config = yaml.safe_load((self.folder / "sidecar-1.yaml").read_text())
-        config |= {"takeover.socket.path": str(self.folder / "coordinating.sock"), "drain.timeout.ms": 2000}
-        config["audit"] = {"topic": AUDIT}
-        config["coordinator"] = COORDINATOR
-        self.config.write_text(yaml.safe_dump(config))
-        self.sidecar = self.start()
+        self.start(1, program=QUICK_GROUPS)
         until(lambda: self.get("/coordinator")["partitions"])
 
-    def start(self) -> SidecarProcess:
-        self.sidecar = self.spawn()
-        self.sidecar.wait_ready()
-        return self.sidecar
-
-    def spawn(self, *options: str) -> SidecarProcess:
-        self._logs.append(self.folder / f"coordinating-{len(self._logs)}.log")
-        command = [sys.executable, *QUICK_GROUPS, "run", *options, "-c", str(self.config)]
-        started = process.spawn(command, self._logs[-1])
-        return SidecarProcess(started, self.config, self._logs[-1], self.cluster.nodes[0].admin)
-
-    def kill(self) -> None:
-        process.stop([self.sidecar.process], 20, kill=True)
+    @property
+    def sidecar(self) -> SidecarProcess:
+        return self.sidecars[1]
 
     def configure(self, **coordinator: Any) -> None:
-        config = yaml.safe_load(self.config.read_text())
+        config = yaml.safe_load(self.config(1).read_text())
         config["coordinator"] |= coordinator
-        self.config.write_text(yaml.safe_dump(config))
+        self.config(1).write_text(yaml.safe_dump(config))
         self.command("reload")
 
     def get(self, path: str) -> dict[str, Any]:
-        return fetch(f"http://{self.sidecar.admin}{path}")
+        return self.ask(1, path, timeout=50)
 
     def group(self, group: str) -> dict[str, Any]:
         (found,) = self.get(f"/groups?group={group}")["groups"]
         return dict(found)
 
-    def state(self, group: str) -> str | None:
+    def state_of(self, group: str) -> str | None:
         """The state of a group; None if it is not coordinated."""
         return {one["group_id"]: str(one["state"]) for one in self.get("/groups")["groups"]}.get(group)
 
     def command(self, *arguments: str) -> str:
         command = [sys.executable, "-m", "proxy", *arguments, "--admin", self.sidecar.admin]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-
-    def lines(self, event: str, **fields: object) -> list[dict[str, Any]]:
-        lines = [line for log in self._logs for line in log.read_text().splitlines() if line.endswith("}")]
-        found = [json.loads(line) for line in lines if line.startswith("{")]
-        return [one for one in found if one["event"] == event and one | fields == one]
 
     def fetched_since(self, at: int, topic: str) -> set[tuple[str | None, int]]:
         """Who has fetched messages of which partition with a request after ``at``, in µs since 1970: client ids."""
@@ -199,7 +179,7 @@ class Coordinating:
     def consumer(self, group: str, consumer_id: str, topic: str, **arguments: Any) -> NotingConsumer:
         """A consumer that fetches from the broker itself, so that it can do so without its sidecar."""
         kafka = {"bootstrap.servers": self.bootstrap}
-        return NotingConsumer(self.address, group, consumer_id, topic, kafka=kafka, **arguments)
+        return NotingConsumer(self.through, group, consumer_id, topic, kafka=kafka, **arguments)
 
 
 def produce(bootstrap: str, topic: str, count: int, partitions: int = 4) -> None:
@@ -215,14 +195,15 @@ def coordinating(cluster: ClusterState) -> Iterator[Coordinating]:
     running = Coordinating(cluster)
     yield running
     assert running.sidecar.stop(), "SIGTERM was not enough"
-    for path in running._logs:
-        assert "coordinator_failed" not in path.read_text()
-        assert "Traceback" not in path.read_text()
+    assert not running.logged("coordinator_failed")
+    running.check_logs()
 
 
 @pytest.fixture
-def group() -> str:
-    return f"g-{uuid.uuid4().hex[:8]}"
+def group() -> Iterator[str]:
+    yield f"g-{uuid.uuid4().hex[:8]}"
+    shut_down()
+    NotingConsumer.every.clear()
 
 
 @pytest.mark.promise(
@@ -234,35 +215,29 @@ def test_partitions_move_when_a_consumer_joins_and_leaves_and_no_message_is_skip
     """Offsets move, and are exact after StopFetcher and a clean end; a topic that grows is read whole."""
     topic = coordinating.create_topic()
     first = coordinating.consumer(group, "c1", topic)
-    second = None
-    try:
-        until(lambda: first.count == MESSAGES)
-        assert first.owned == {0, 1, 2, 3}
-        until(lambda: committed(coordinating.admin, group) == dict.fromkeys(range(4), MESSAGES // 4))
-        produce(coordinating.bootstrap, topic, MESSAGES)
-        until(lambda: first.count == 2 * MESSAGES)
-        second = coordinating.consumer(group, "c2", topic)
-        until(lambda: len(second.owned) == len(first.owned) == 2)
-        moved = dict.fromkeys(second.owned, MESSAGES // 2)
-        until(lambda: committed(coordinating.admin, group).items() >= moved.items())
-        produce(coordinating.bootstrap, topic, MESSAGES)
-        until(lambda: first.count + second.count == 3 * MESSAGES)
-        second.shut_down()
-        until(lambda: first.owned == {0, 1, 2, 3})
-        until(lambda: committed(coordinating.admin, group) == dict.fromkeys(range(4), 3 * MESSAGES // 4))
-        produce(coordinating.bootstrap, topic, MESSAGES)
-        until(lambda: first.count + second.count == 4 * MESSAGES)
-        coordinating.admin.create_partitions([NewPartitions(topic, 6)])[topic].result(30)
-        until(lambda: first.owned == set(range(6)))
-        produce(coordinating.bootstrap, topic, 60, partitions=6)
-        until(lambda: first.count + second.count >= 4 * MESSAGES + 60)
-    finally:
-        shut_down(first, second)
-    expected = {partition: MESSAGES + 10 if partition < 4 else 10 for partition in range(6)}
-    assert handed_out(first, second) == {
-        (partition, offset): 1 for partition, end in expected.items() for offset in range(end)
-    }
-    (joined,) = coordinating.lines("rebalance", group=group, reason="joined", generation=2)
+    until(lambda: first.count == MESSAGES)
+    assert first.owned == {0, 1, 2, 3}
+    until(lambda: committed(coordinating.admin, group) == dict.fromkeys(range(4), MESSAGES // 4))
+    produce(coordinating.bootstrap, topic, MESSAGES)
+    until(lambda: first.count == 2 * MESSAGES)
+    second = coordinating.consumer(group, "c2", topic)
+    until(lambda: len(second.owned) == len(first.owned) == 2)
+    moved = dict.fromkeys(second.owned, MESSAGES // 2)
+    until(lambda: committed(coordinating.admin, group).items() >= moved.items())
+    produce(coordinating.bootstrap, topic, MESSAGES)
+    until(lambda: first.count + second.count == 3 * MESSAGES)
+    second.shut_down()
+    until(lambda: first.owned == {0, 1, 2, 3})
+    until(lambda: committed(coordinating.admin, group) == dict.fromkeys(range(4), 3 * MESSAGES // 4))
+    produce(coordinating.bootstrap, topic, MESSAGES)
+    until(lambda: first.count + second.count == 4 * MESSAGES)
+    coordinating.admin.create_partitions([NewPartitions(topic, 6)])[topic].result(30)
+    until(lambda: first.owned == set(range(6)))
+    produce(coordinating.bootstrap, topic, 60, partitions=6)
+    until(lambda: first.count + second.count >= 4 * MESSAGES + 60)
+    shut_down()
+    assert handed_out(first, second) == once({**dict.fromkeys(range(4), MESSAGES + 10), 4: 10, 5: 10})
+    (joined,) = coordinating.logged("rebalance", group=group, reason="joined", generation=2)
     assert (joined["members"], joined["partitions"], joined["moved"], joined["result"]) == (2, 4, 2, "done")
 
 
@@ -270,30 +245,27 @@ def test_partitions_move_when_a_consumer_joins_and_leaves_and_no_message_is_skip
 def test_the_audit_shows_who_fetches_a_partition_after_stop_fetcher(coordinating: Coordinating, group: str) -> None:
 
     def settings(client_id: str) -> dict[str, str]:
-        return {"bootstrap.servers": coordinating.address, "client.id": client_id}
+        return {"bootstrap.servers": coordinating.through, "client.id": client_id}
 
     topic = coordinating.create_topic()
     reads_on = Consumer({**settings("reads-on"), "group.id": "none", "enable.auto.commit": False})
     reads_on.assign([TopicPartition(topic, partition, 0) for partition in range(4)])
-    consumers = [NotingConsumer(coordinating.address, group, "c1", topic, kafka=settings("c1"))]
-    try:
-        until(lambda: consumers[0].count == MESSAGES)
-        consumers.append(NotingConsumer(coordinating.address, group, "c2", topic, kafka=settings("c2")))
-        until(lambda: [len(one.owned) for one in consumers] == [2, 2])
-        stopped_at = time.time_ns() // 1000
-        for rounds in (2, 3):  # a Fetch of before may return the messages of the first one
-            produce(coordinating.bootstrap, topic, MESSAGES)
-            until(lambda expected=rounds * MESSAGES: sum(one.count for one in consumers) == expected)
-        assert len(reads_on.consume(3 * MESSAGES, 60)) == 3 * MESSAGES
-        owners = {
-            (client, partition) for client, one in zip(("c1", "c2"), consumers, strict=True) for partition in one.owned
-        }
-        others = {("reads-on", partition) for partition in range(4)}
-        until(lambda: coordinating.fetched_since(stopped_at, topic) >= owners | others)
-        assert coordinating.fetched_since(stopped_at, topic) == owners | others
-    finally:
-        shut_down(*consumers)
-        reads_on.close()
+    consumers = [NotingConsumer(coordinating.through, group, "c1", topic, kafka=settings("c1"))]
+    until(lambda: consumers[0].count == MESSAGES)
+    consumers.append(NotingConsumer(coordinating.through, group, "c2", topic, kafka=settings("c2")))
+    until(lambda: [len(one.owned) for one in consumers] == [2, 2])
+    stopped_at = time.time_ns() // 1000
+    for rounds in (2, 3):  # a Fetch of before may return the messages of the first one
+        produce(coordinating.bootstrap, topic, MESSAGES)
+        until(lambda expected=rounds * MESSAGES: sum(one.count for one in consumers) == expected)
+    assert len(reads_on.consume(3 * MESSAGES, 60)) == 3 * MESSAGES
+    reads_on.close()
+    owners = {
+        (client, partition) for client, one in zip(("c1", "c2"), consumers, strict=True) for partition in one.owned
+    }
+    others = {("reads-on", partition) for partition in range(4)}
+    until(lambda: coordinating.fetched_since(stopped_at, topic) >= owners | others)
+    assert coordinating.fetched_since(stopped_at, topic) == owners | others
 
 
 @pytest.mark.promise(
@@ -304,13 +276,13 @@ def test_topics_are_read_once_they_exist_and_again_once_they_are_recreated(
 ) -> None:
     topic, other = f"t-{group}", f"p{group[1:]}"
     kafka = {"bootstrap.servers": coordinating.bootstrap}
-    by_name, by_pattern = (CoordinatedConsumer(coordinating.address, one, "c1", kafka=kafka) for one in (group, other))
+    by_name, by_pattern = (CoordinatedConsumer(coordinating.through, one, "c1", kafka=kafka) for one in (group, other))
     with by_name, by_pattern:
         streams = by_name.create_message_streams({topic: 1})[topic] + by_pattern.create_message_streams_by_filter(
             f"*1*t-{group}.*"
         )
         for _ in range(2):
-            until(lambda: all(coordinating.state(one) == "stable" for one in (group, other)))
+            until(lambda: all(coordinating.state_of(one) == "stable" for one in (group, other)))
             assert [coordinating.group(one)["owned"] for one in (group, other)] == [0, 0]
             coordinating.create_topic(topic)
             for stream in streams:
@@ -331,27 +303,24 @@ def test_consumers_read_on_without_their_coordinator_and_nobody_is_stopped(
 ) -> None:
     topic = coordinating.create_topic()
     consumers = [coordinating.consumer(group, name, topic, session_timeout_ms=20_000) for name in ("c1", "c2")]
-    try:
-        until(lambda: sum(one.count for one in consumers) == MESSAGES)
-        until(lambda: [len(one.owned) for one in consumers] == [2, 2])
-        until(lambda: coordinating.state(group) == "stable")
-        changes = [list(one.changes) for one in consumers]
-        if ending == "killed":
-            coordinating.kill()
-        else:
-            assert coordinating.sidecar.stop()
-        produce(coordinating.bootstrap, topic, MESSAGES)
-        until(lambda: sum(one.count for one in consumers) == 2 * MESSAGES)
-        coordinating.start()
-        until(lambda: coordinating.lines("rebalance", group=group, result="resumed"))
-        produce(coordinating.bootstrap, topic, MESSAGES)
-        until(lambda: sum(one.count for one in consumers) == 3 * MESSAGES)
-        assert [one.changes for one in consumers] == changes, "nobody was stopped or started"
-        assert max(handed_out(*consumers).values()) == 1
-        found = coordinating.group(group)
-        assert (found["state"], found["members"], found["owned"]) == ("stable", 2, 4)
-    finally:
-        shut_down(*consumers)
+    until(lambda: sum(one.count for one in consumers) == MESSAGES)
+    until(lambda: [len(one.owned) for one in consumers] == [2, 2])
+    until(lambda: coordinating.state_of(group) == "stable")
+    changes = [list(one.changes) for one in consumers]
+    if ending == "killed":
+        coordinating.stop(1, kill=True)
+    else:
+        assert coordinating.sidecar.stop()
+    produce(coordinating.bootstrap, topic, MESSAGES)
+    until(lambda: sum(one.count for one in consumers) == 2 * MESSAGES)
+    coordinating.start(1, program=QUICK_GROUPS)
+    until(lambda: coordinating.logged("rebalance", group=group, result="resumed"))
+    produce(coordinating.bootstrap, topic, MESSAGES)
+    until(lambda: sum(one.count for one in consumers) == 3 * MESSAGES)
+    assert [one.changes for one in consumers] == changes, "nobody was stopped or started"
+    assert max(handed_out(*consumers).values()) == 1
+    found = coordinating.group(group)
+    assert (found["state"], found["members"], found["owned"]) == ("stable", 2, 4)
 
 
 @pytest.mark.slow
@@ -363,47 +332,41 @@ def test_consumers_register_with_the_successor_and_no_message_is_missing(
 ) -> None:
     topic = coordinating.create_topic()
     consumers = [coordinating.consumer(group, name, topic) for name in ("c1", "c2")]
-    config = yaml.safe_load(coordinating.config.read_text())
-    try:
-        until(lambda: [len(one.owned) for one in consumers] == [2, 2])
-        for rounds, workers in ((1, 2), (2, 1)):
-            until(lambda expected=rounds * MESSAGES: sum(one.count for one in consumers) == expected)
-            coordinating.config.write_text(yaml.safe_dump(config | {"workers": workers}))
-            predecessor, coordinating.sidecar = coordinating.sidecar, coordinating.spawn("--takeover")
-            until(lambda old=predecessor: not old.process.alive())
-            until(coordinating.sidecar.ready)
-            until(lambda: coordinating.state(group) == "stable")
-            until(lambda: len(coordinating.group(group)["consumers"]) == 2)
-            produce(coordinating.bootstrap, topic, MESSAGES)
-            until(lambda expected=(rounds + 1) * MESSAGES: sum(one.count for one in consumers) >= expected)
-            until(lambda: "brokerside_predecessor_connections 0" in coordinating.sidecar.metrics())
-    finally:
-        shut_down(*consumers)
-    assert handed_out(*consumers) == {
-        (partition, offset): 1 for partition in range(4) for offset in range(3 * MESSAGES // 4)
-    }, "nobody was stopped: nothing is read twice"
+    config = yaml.safe_load(coordinating.config(1).read_text())
+    until(lambda: [len(one.owned) for one in consumers] == [2, 2])
+    for rounds, workers in ((1, 2), (2, 1)):
+        until(lambda expected=rounds * MESSAGES: sum(one.count for one in consumers) == expected)
+        coordinating.config(1).write_text(yaml.safe_dump(config | {"workers": workers}))
+        predecessor = coordinating.sidecar
+        coordinating.spawn(1, QUICK_GROUPS, "--takeover")
+        until(lambda old=predecessor: not old.process.alive())
+        until(coordinating.sidecar.ready)
+        until(lambda: coordinating.state_of(group) == "stable")
+        until(lambda: len(coordinating.group(group)["consumers"]) == 2)
+        produce(coordinating.bootstrap, topic, MESSAGES)
+        until(lambda expected=(rounds + 1) * MESSAGES: sum(one.count for one in consumers) >= expected)
+        until(lambda: "brokerside_predecessor_connections 0" in coordinating.sidecar.metrics())
+    shut_down()
+    expected = once(dict.fromkeys(range(4), 3 * MESSAGES // 4))
+    assert handed_out(*consumers) == expected, "nobody was stopped: nothing is read twice"
 
 
 @pytest.mark.promise("coordinator.md", "A reload holds a group still, and another one ends that.")
 def test_a_frozen_group_is_rebalanced_once_it_is_thawed(coordinating: Coordinating, group: str) -> None:
     topic = coordinating.create_topic()
     first = coordinating.consumer(group, "c1", topic)
-    second = None
-    try:
-        until(lambda: first.count == MESSAGES)
-        until(lambda: coordinating.state(group) == "stable")
-        coordinating.configure(groups={group: {"rebalance.enabled": False}})
-        second = coordinating.consumer(group, "c2", topic)
-        until(lambda: coordinating.group(group)["members"] == 2)
-        produce(coordinating.bootstrap, topic, MESSAGES)
-        until(lambda: first.count == 2 * MESSAGES)
-        found = coordinating.group(group)
-        assert (found["frozen"], found["generation"], first.owned) == (True, 1, {0, 1, 2, 3})
-        coordinating.configure(groups={})
-        until(lambda: len(second.owned) == 2)
-        until(lambda: coordinating.lines("rebalance", group=group, reason="enabled"))
-    finally:
-        shut_down(first, second)
+    until(lambda: first.count == MESSAGES)
+    until(lambda: coordinating.state_of(group) == "stable")
+    coordinating.configure(groups={group: {"rebalance.enabled": False}})
+    second = coordinating.consumer(group, "c2", topic)
+    until(lambda: coordinating.group(group)["members"] == 2)
+    produce(coordinating.bootstrap, topic, MESSAGES)
+    until(lambda: first.count == 2 * MESSAGES)
+    found = coordinating.group(group)
+    assert (found["frozen"], found["generation"], first.owned) == (True, 1, {0, 1, 2, 3})
+    coordinating.configure(groups={})
+    until(lambda: len(second.owned) == 2)
+    until(lambda: coordinating.logged("rebalance", group=group, reason="enabled"))
 
 
 @pytest.mark.promise(
@@ -413,28 +376,25 @@ def test_a_frozen_group_is_rebalanced_once_it_is_thawed(coordinating: Coordinati
 def test_what_an_operator_sees_and_does(coordinating: Coordinating, group: str) -> None:
     topic = coordinating.create_topic()
     one = coordinating.consumer(group, "c1", topic)
-    try:
-        until(lambda: one.count == MESSAGES)
-        until(lambda: coordinating.state(group) == "stable")
-        every = {topic: {str(partition): MESSAGES // 4 for partition in range(4)}}
-        until(lambda: coordinating.group(group)["consumers"][0]["offsets"] == every)
-        assert f"{topic}          3     100  c1-0" in coordinating.command("groups", group)
-        assert coordinating.sidecar.metric("brokerside_coordinator_consumers") == 1
-        assert coordinating.sidecar.metric("brokerside_coordinator_rebalances_total") >= 1
-        status = coordinating.get("/coordinator")
-        assert (status["consumers"], status["fields"]["ping_scheduler"]) == (1, 1)
-        assert status["fields"]["elector"] == status["partitions"]
-        coordinating.command("groups", "evacuate")
-        until(lambda: coordinating.get("/coordinator")["held"] == [])
-        assert coordinating.get("/groups")["groups"] == []
-        coordinating.command("groups", "return")
-        until(lambda: coordinating.state(group) == "stable")
-        produce(coordinating.bootstrap, topic, MESSAGES)
-        until(lambda: one.count >= 2 * MESSAGES)
-        fields = ("ping_purgatory", "stop_fetcher_purgatory", "start_fetcher_purgatory")
-        until(lambda: not any(coordinating.get("/coordinator")["fields"][name] for name in fields))
-    finally:
-        one.shut_down()
+    until(lambda: one.count == MESSAGES)
+    until(lambda: coordinating.state_of(group) == "stable")
+    every = {topic: {str(partition): MESSAGES // 4 for partition in range(4)}}
+    until(lambda: coordinating.group(group)["consumers"][0]["offsets"] == every)
+    assert f"{topic}          3     100  c1-0" in coordinating.command("groups", group)
+    assert coordinating.sidecar.metric("brokerside_coordinator_consumers") == 1
+    assert coordinating.sidecar.metric("brokerside_coordinator_rebalances_total") >= 1
+    status = coordinating.get("/coordinator")
+    assert (status["consumers"], status["fields"]["ping_scheduler"]) == (1, 1)
+    assert status["fields"]["elector"] == status["partitions"]
+    coordinating.command("groups", "evacuate")
+    until(lambda: coordinating.get("/coordinator")["held"] == [])
+    assert coordinating.get("/groups")["groups"] == []
+    coordinating.command("groups", "return")
+    until(lambda: coordinating.state_of(group) == "stable")
+    produce(coordinating.bootstrap, topic, MESSAGES)
+    until(lambda: one.count >= 2 * MESSAGES)
+    fields = ("ping_purgatory", "stop_fetcher_purgatory", "start_fetcher_purgatory")
+    until(lambda: not any(coordinating.get("/coordinator")["fields"][name] for name in fields))
 
 
 @pytest.mark.promise("consumer.md", "A consumer of a group with members of Kafka's own protocols fails, and says so.")
@@ -447,12 +407,9 @@ def test_a_group_with_a_member_of_kafka_s_own_protocol_is_not_coordinated(
         ordinary.subscribe([topic])
         until(lambda: ordinary.poll(0.1) is not None or ordinary.assignment())
         one = coordinating.consumer(group, "c1", topic)
-        try:
-            until(lambda: one.failure is not None)
-            assert f"group {group} has members of Kafka's own group protocols" in str(one.failure)
-            assert one.count == 0
-        finally:
-            one.shut_down()
+        until(lambda: one.failure is not None)
+        assert f"group {group} has members of Kafka's own group protocols" in str(one.failure)
+        assert one.count == 0
     finally:
         ordinary.close()
 
@@ -509,12 +466,10 @@ def test_consumers_get_what_they_may_read_for_as_long_as_they_may(
     path, log = tmp_path / "rights.yaml", tmp_path / "rights.log"
     path.write_text(yaml.safe_dump(config))
     logged_before = len(secured.log())
-    consumers: list[NotingConsumer] = []
 
-    def consumer(user: str) -> NotingConsumer:
-        kafka = {**login, "sasl.username": user, "sasl.password": f"{user}-secret"}
-        consumers.append(NotingConsumer(f"127.0.0.1:{port}", group, user, topic, kafka=kafka))
-        return consumers[-1]
+    def consumer(user: str, password: str = "") -> NotingConsumer:
+        kafka = {**login, "sasl.username": user, "sasl.password": password or f"{user}-secret"}
+        return NotingConsumer(f"127.0.0.1:{port}", group, user, topic, kafka=kafka)
 
     def ended(one: NotingConsumer) -> str:
         until(lambda: one.failure is not None)
@@ -533,30 +488,28 @@ def test_consumers_get_what_they_may_read_for_as_long_as_they_may(
         command = [sys.executable, *QUICK_GROUPS, "run", "-c", str(path)]
         sidecar = SidecarProcess(process.spawn(command, log), path, log, secured.node.admin)
         sidecar.wait_ready()
-        until(lambda: fetch(f"http://{secured.node.admin}/coordinator")["partitions"])
+        until(lambda: json.loads(get(f"http://{secured.node.admin}/coordinator", 50)[1])["partitions"])
+        said = ended(consumer("alice", "another-secret"))
+        assert ("Authentication failed" in said, "another-secret" in said) == (True, False), said
         assert ended(consumer("alice")) == no_group
         secured.allow(read("alice", *of_group))
         assert ended(consumer("alice")) == no_topic
-
         secured.allow(read("alice", *of_topic), read("bob", *of_group), read("bob", *of_topic))
         produce(secured.node.internal, topic, MESSAGES)
         alice, bob = consumer("alice"), consumer("bob")
         until(lambda: len(alice.owned) == len(bob.owned) == 2)
         until(lambda: committed(admin, group) == dict.fromkeys(range(4), MESSAGES // 4))
-
         secured.revoke(read("bob", *of_topic))
         assert ended(bob) == no_topic
         secured.revoke(read("alice", *of_group))
         assert ended(alice) == no_group
-        assert handed_out(alice, bob) == {
-            (partition, offset): 1 for partition in range(4) for offset in range(MESSAGES // 4)
-        }
-        until(lambda: not fetch(f"http://{secured.node.admin}/groups")["groups"][0]["members"])
+        assert handed_out(alice, bob) == once(dict.fromkeys(range(4), MESSAGES // 4))
+        until(lambda: not json.loads(get(f"http://{secured.node.admin}/groups", 50)[1])["groups"][0]["members"])
         found = DECISION.finditer(secured.log()[logged_before:])
         refused = [one["name"] for one in found if (one["decision"], one["principal"]) == ("Denied", "User:sidecar")]
         assert refused == []
     finally:
-        shut_down(*consumers)
+        shut_down()
         if sidecar is not None:
             assert sidecar.stop()
         secured.forget_acls()
