@@ -129,7 +129,7 @@ def test_findings_are_what_the_tables_say(root: Path, text: str) -> None:
     assert "17 records of the audit topic could not be read." in reported["completeness"]
     assert "clickstream · User:web transferred most: 14.7 MB" in reported["talkers"]
     assert "7 of 11 objectives have error budget left. no-errors · 99 % · User:shop" in reported["objectives"]
-    assert "187.24 EUR on these days; data has the largest share, 66.00 EUR." in reported["cost"]
+    assert "187.23 EUR on these days; data has the largest share, 66.00 EUR." in reported["cost"]
     assert "2 topics unused, 1 polled without receiving records, 1 unknown" in reported["unused"]
     assert "7 records missing, 1 of 2 mirrored topics differ from their source." in reported["mirrors"]
     assert "1 client must be upgraded" in reported["refused"]

@@ -94,7 +94,6 @@ class Sweep:
         assert done.returncode == -signal.SIGKILL, f"{instant}: {done.returncode}: {done.stderr[-3000:]}"
 
     def finish(self) -> None:
-        """Run the job to its end, in the session that there is."""
         run(**self._arguments | {"jars": [], "definitions": load(self._definitions)})
 
     def differences(self) -> dict[str, int]:

@@ -69,7 +69,6 @@ def ordered(found: list[dict[str, object]]) -> list[list[tuple[str, object]]]:
     "tables/latency.md", "A percentile is never too low, and too high by less than the width of its bucket."
 )
 def test_percentiles_are_right_to_one_bucket(ledger_root: Built) -> None:
-    """For any grouping."""
     true: dict[tuple[str, str | None], list[int]] = defaultdict(list)
     for call in books.calls(ledger_root.emitted.acts):
         if call.answered and not call.idle:

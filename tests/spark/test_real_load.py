@@ -190,7 +190,6 @@ def test_bytes_are_those_on_the_brokers_disk(loaded: Load) -> None:
 
 
 def _on_disk(loaded: Load) -> dict[str, int]:
-    """Bytes by topic."""
     sizes = {topic: stored(loaded.source, topic) for topic in TOPICS}
     sizes[f"a.{MIRRORED}"] = stored(loaded.target, f"a.{MIRRORED}")
     return {topic: size for topic, size in sizes.items() if size}

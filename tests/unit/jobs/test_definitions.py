@@ -43,7 +43,6 @@ SPECS: dict[str, dict[str, Any]] = {
         "budgetingMethod": "Occurrences", "objectives": [IN_TIME],
     },
 }  # fmt: skip
-"""The smallest of each kind."""
 
 
 def document(kind: str, name: str = "x", **changes: Any) -> dict[str, Any]:

@@ -211,7 +211,6 @@ def only(root: Path, sql: str) -> tuple[Any, ...]:
 
 
 def counts(*places: int) -> list[int]:
-    """Each place once more."""
     return [places.count(place) for place in range(len(LATENCY_BUCKETS_US) + 1)]
 
 

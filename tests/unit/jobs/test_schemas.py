@@ -23,7 +23,6 @@ from tests.spark import stored
 from tests.spark.decoded import kafka_records, partial_rows, rows_of
 
 (WRITTEN,) = get_args(get_type_hints(event.Envelope)["events"])
-"""Every kind of event that is written, as one union."""
 
 PAIRS: list[tuple[type[msgspec.Struct], tuple[EventField, ...]]] = [
     (event.Envelope, ENVELOPE), (event.TopicPartition, TOPIC_PARTITION), (event.ItemError, ITEM_ERROR),

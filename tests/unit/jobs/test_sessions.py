@@ -227,7 +227,6 @@ CASES: dict[str, list[Event]] = {
     "inventory": [listed(InventoryTopic("orders", "id-1", 3, True), NOON, 1, 1),
                   listed(InventoryTopic("orders", "id-2", 2), NOON + 1, 3, 4)],
 }  # fmt: skip
-"""Events by the table that has rows of them."""
 
 
 @pytest.mark.promise("tables.md", "Stored rows of several batches merge into the rows of all their events.")

@@ -276,7 +276,6 @@ def surroundings() -> tuple[TopicNames, AuditFilter]:
 def as_requests(
     reported: Sequence[Exchange], cluster: str, names: TopicNames, audit_filter: AuditFilter
 ) -> list[bytes]:
-    """What a sidecar in ``audit.mode: event`` writes."""
     chunks = RequestEventEncoder(API_NAMES, names, audit_filter).encode_exchanges(reported, 1, WALL).chunks
     requests = msgspec.json.decode(b"[%b]" % b",".join(chunk.json for chunk in chunks), type=list[RequestEvent])
     return records(requests, cluster, 1)
