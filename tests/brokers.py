@@ -5,8 +5,6 @@ names of their own, and what is the cluster's (ACLs, default quotas, settings of
 A test that stops a broker and does not start it again, or needs other settings, has a broker of its own.
 """
 
-from __future__ import annotations
-
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping

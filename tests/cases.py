@@ -1,7 +1,5 @@
 """A table of cases in one test."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Small frames by hand, for tests that are about framing and order rather than about bodies."""
 
-from __future__ import annotations
-
 import struct
 
 METADATA, API_VERSIONS, SASL_HANDSHAKE = 3, 18, 17

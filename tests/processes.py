@@ -1,7 +1,5 @@
 """The processes of a run: found by a mark in their environment, ended with it."""
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a run says while it works and at its end."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 

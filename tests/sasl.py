@@ -1,7 +1,5 @@
 """Bodies of the messages by which a broker learns who a client is, and tokens inside them, made by hand."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

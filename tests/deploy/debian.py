@@ -1,7 +1,5 @@
 """File systems of Debian, made with ``mmdebstrap`` and kept in the cache folder."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

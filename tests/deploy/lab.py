@@ -1,7 +1,5 @@
 """Real brokers and sidecars from files as they are written for people: each host of these on a loopback address."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

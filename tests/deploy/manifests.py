@@ -1,7 +1,5 @@
 """What the chart and the patch make, as fixtures, and what tests ask of it."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A machine of its own with systemd as process 1, on this machine's kernel and network (``systemd-nspawn``)."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Podman and Buildah with a storage of their own, in which the layers of builds stay from one run to the next."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

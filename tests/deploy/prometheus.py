@@ -1,7 +1,5 @@
 """A real Prometheus, and the rules of ``deploy/prometheus/`` with minutes as seconds."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

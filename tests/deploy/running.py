@@ -1,7 +1,5 @@
 """A sidecar that something else has started, and traffic through it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """The Compose file: valid, in agreement with the images, and its brokers and sidecars started from what it says."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

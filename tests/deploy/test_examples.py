@@ -1,7 +1,5 @@
 """Each folder of ``deploy/examples/`` that has a broker's and a sidecar's configuration, with both started."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Every query of every dashboard answers, on a real Prometheus, while real clients and a real job work."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

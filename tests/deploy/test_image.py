@@ -1,7 +1,5 @@
 """The image, built, looked into, and run before a real broker with as little allowed as possible."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

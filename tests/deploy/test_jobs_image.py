@@ -1,7 +1,5 @@
 """The image of the jobs, built, and run over what a real sidecar has sent; the archive of classes that it has."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The chart and the patch: rendered, checked against Kubernetes' own schemas, and read by the sidecar."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

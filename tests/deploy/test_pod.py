@@ -1,7 +1,5 @@
 """The pod of the chart, a broker and its sidecar, run by ``podman kube play``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

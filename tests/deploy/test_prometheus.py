@@ -4,8 +4,6 @@ No fault is provoked for MemoryFull (it takes 96 MB of requests that a broker do
 of ours) and LogLinesLost (a log that nobody reads: tests/integration/test_process.py): promtool alone tests these.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """What ships is what is locked and tested, and its licences are known ones."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

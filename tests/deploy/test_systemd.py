@@ -1,7 +1,5 @@
 """The units, checked by systemd and run by it before a real broker."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """A site for each test."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 

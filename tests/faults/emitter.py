@@ -4,8 +4,6 @@
 of eight bytes, one each time: when (monotonic nanoseconds), and how many were observed by then.
 """
 
-from __future__ import annotations
-
 import struct
 import sys
 import time

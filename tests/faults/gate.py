@@ -1,7 +1,5 @@
 """A TCP door before a broker, on a thread of its own: it can be shut, or made narrow."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Coroutine

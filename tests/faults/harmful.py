@@ -1,7 +1,5 @@
 """Observers that do harm, and one that looks on: named in tests as ``tests.faults.harmful:Class``."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator, Mapping, Sequence

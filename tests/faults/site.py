@@ -1,7 +1,5 @@
 """A sidecar process before a peer in the test's own loop, and crowds of clients."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

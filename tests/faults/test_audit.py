@@ -1,7 +1,5 @@
 """The way to the audit topic in trouble: B1 to B5 and B7 of the fault table, each with exact accounts."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random

@@ -1,7 +1,5 @@
 """Connections opened, dropped and left silent in great numbers: counts come back to nothing, refusals are exact."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import resource

@@ -1,8 +1,6 @@
 """Observers that raise, exit, hang, hoard and vandalise: clients get what the broker sent, byte by byte, and every
 exchange is accounted for."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -3,8 +3,6 @@
 The times are those of RELIABILITY.md, C1 to C4. A busy machine gets ``BUSY`` times as long, but with FAULTS_FULL=1.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

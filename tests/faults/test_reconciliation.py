@@ -4,8 +4,6 @@ The clients write whole requests and count them by hand. What a killed sidecar h
 only difference there may be, and the next run names its numbers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

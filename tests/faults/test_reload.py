@@ -1,7 +1,5 @@
 """Reloads of a running sidecar by SIGHUP: good ones act and close nothing, bad ones change nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

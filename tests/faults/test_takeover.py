@@ -1,7 +1,5 @@
 """A successor takes over from a running sidecar: no connection is refused, limits continue; failures change nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

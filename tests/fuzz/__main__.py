@@ -1,7 +1,5 @@
 """``python -m tests.fuzz``: all targets, in parallel, with figures. See ``--help``."""
 
-from __future__ import annotations
-
 import argparse
 import faulthandler
 import sys

@@ -1,7 +1,5 @@
 """What consumers answer to their coordinator, and what they register with."""
 
-from __future__ import annotations
-
 from random import Random
 
 from proxy.coordinator import wire

@@ -1,7 +1,5 @@
 """Inputs from seeds: copies with bytes overwritten, put in, taken out, doubled or joined; and some that are noise."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
 from typing import Any

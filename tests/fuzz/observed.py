@@ -1,8 +1,6 @@
 """Targets behind the sessions: what observers make of exchanges that hostile bytes gave, and of connections, whatever
 their clients call themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from io import BytesIO
 from random import Random

@@ -1,8 +1,6 @@
 """What the sidecar answers from and edits: requests for BrokerMetadata, records of the registry, lists of apis with the
 features behind them, and updates of features."""
 
-from __future__ import annotations
-
 import struct
 from random import Random
 

@@ -1,7 +1,5 @@
 """Blocks of inputs, run in this process; what went wrong is returned, and saved."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 import traceback

@@ -1,7 +1,5 @@
 """Valid inputs to begin with: frames of real clients, random messages of every version, and what once failed."""
 
-from __future__ import annotations
-
 from base64 import b64decode
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Targets that need a whole session: frames, headers, and conversations with every body kept."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any, NamedTuple
 

@@ -1,8 +1,6 @@
 """What is fuzzed, and what has to hold for every input: nothing is raised but what is documented, pieces give what the
 whole gives, and the oracle agrees."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Everything that once failed, and a few blocks of fresh inputs, the same ones each time; and every api key."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

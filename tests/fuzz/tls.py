@@ -4,8 +4,6 @@ All streams of a process share their BIOs. So each input is followed by an excha
 unharmed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ssl
 import tempfile

@@ -5,8 +5,6 @@ A file begins with a line ``# who did what``. Each frame follows after an empty 
 A relay between clients and a broker wrote them (``tests/tools/capture.py`` of commit b7040227).
 """
 
-from __future__ import annotations
-
 from base64 import b64decode
 from pathlib import Path
 from typing import NamedTuple

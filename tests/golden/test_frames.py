@@ -1,7 +1,5 @@
 """Walkers on frames of real clients and brokers: held to their stored facts, and to what was sent."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

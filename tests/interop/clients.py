@@ -1,7 +1,5 @@
 """The client programs: how each is built in the cache folder, and run."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """A cluster of one broker behind a sidecar, for all clients."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """kafka-python, and the Java console tools: see ``tests.interop`` for what every client program does."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -4,8 +4,6 @@ Kafka's Java clients count requests, responses and bytes themselves; of the othe
 which count frames before anything reads them.
 """
 
-from __future__ import annotations
-
 import random
 import subprocess
 import time

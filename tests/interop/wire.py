@@ -1,7 +1,5 @@
 """What the sidecar's audit events contain about a client, and the line of docs/clients.md that says it."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Sequence

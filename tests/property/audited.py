@@ -1,7 +1,5 @@
 """Exchanges as no client would make them all, for what becomes of them in the audit."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any, get_args
 

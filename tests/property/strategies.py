@@ -1,7 +1,5 @@
 """Hypothesis strategies: numbers, and bytes in pieces or damaged."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 INT16 = st.integers(-(2**15), 2**15 - 1)

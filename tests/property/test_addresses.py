@@ -1,7 +1,5 @@
 """Addresses are replaced the same in whatever pieces a response comes; and nothing but MalformedBody is ever raised."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,8 +1,6 @@
 """Events are encoded as msgspec does, many at once as one at a time, and say what their exchanges have; rollups say
 what events say; and whatever levels follow each other, every request is recorded once, or lost and counted."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import count

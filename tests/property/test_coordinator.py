@@ -1,7 +1,5 @@
 """Which partitions consumers are given, whatever there are of both."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

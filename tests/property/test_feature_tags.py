@@ -1,7 +1,5 @@
 """Whatever tagged fields a broker sends: the features of the fleet follow its own, and every other byte stays."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 ``FEATURES_DEEP=1``: 100,000 steps, others each time. Else few, the same ones each time.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Limits against a port of Kafka's classes, against what they promise, and against any order of events."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection

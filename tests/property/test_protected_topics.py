@@ -1,8 +1,6 @@
 """Whatever names a protected topic, in whatever pieces: the broker never has a whole frame of it, everything else
 reaches it as it was sent, and every answer keeps its place."""
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 from random import Random

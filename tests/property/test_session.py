@@ -1,8 +1,6 @@
 """Whatever bytes come in whatever pieces for whoever observes: requests and their responses are one exchange each, with
 the facts of their bodies, and where the bytes are cut makes no difference."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from itertools import accumulate
 from random import Random

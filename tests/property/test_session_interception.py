@@ -1,8 +1,6 @@
 """Whatever is forwarded, answered, deferred, held, edited and streamed, in whatever pieces: the broker sees exactly
 what is forwarded, the client sees every answer in the order of its requests, and each request is reported once."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from random import Random
 

@@ -1,7 +1,5 @@
 """A spool gives back what it was given, in order and once, whatever happens in between."""
 
-from __future__ import annotations
-
 import random
 import tempfile
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Whole = byte by byte = random cuts, for every version, up to the byte that is malformed; and structs say the same."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest
