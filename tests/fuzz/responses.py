@@ -142,6 +142,7 @@ def apis_once(data: bytes) -> tuple[bytes, dict[int, VersionRange]] | None:
     try:
         return interceptor.rewrite(API_VERSIONS, (data + b"\0")[0] % (MAX_KNOWN_VERSION + 1), data[1:]), learnt
     except (DecodeError, *TRUNCATED):
+        assert not learnt
         return None
 
 
