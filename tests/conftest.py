@@ -118,6 +118,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_unconfigure() -> None:
     faulthandler.cancel_dump_traceback_later()
+    gc.unfreeze()  # or compiled modules report, at the end of the process, what they have not freed
 
 
 class Scheduling(LoadScopeScheduling):
