@@ -37,6 +37,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--deploy", action="store_true", help="Run the tests with the marker deploy, too.")
     parser.addoption("--interop-tls", action="store_true", help="Run the clients of tests/interop over TLS, too.")
     parser.addoption("--shuffle", type=int, metavar="SEED", help="Run files, and tests of a file, in a random order.")
+    parser.addoption("--pauses", type=int, metavar="SEED", help="Stop random processes of the run for up to 5 s.")
+    parser.addoption("--record-durations", action="store_true", help="Write tests/durations.csv.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,10 +51,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         processes.begin(config)
         config.pluginmanager.register(Progress(config))
+        if config.option.pauses is not None:
+            processes.Pauses(config.option.pauses).start()
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    return [] if config.option.shuffle is None else [f"shuffle: {config.option.shuffle}"]
+    return [f"{name}: {config.getoption(name)}" for name in ("shuffle", "pauses") if config.getoption(name) is not None]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,10 +1,12 @@
-"""The processes of a run: found by a mark in their environment, ended with it."""
+"""The processes of a run: found by a mark in their environment, paused on request, ended with it."""
 
 import faulthandler
 import os
+import random
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -33,6 +35,10 @@ SILENT_SECONDS = 1200
 
 STDERR = pytest.StashKey[int]()
 """The process's own, which pytest does not capture."""
+
+LONGEST_PAUSE = 5.0
+MEAN_GAP = 8.0
+"""Seconds that a process is stopped at most, and between two pauses on average."""
 
 
 def begin(config: pytest.Config) -> None:
@@ -78,6 +84,33 @@ def exit_when_overdue(config: pytest.Config, timeout: float = 0) -> None:
     faulthandler.dump_traceback_later(timeout + OVERDUE_SECONDS, exit=True, file=config.stash[STDERR])
 
 
+class Pauses(threading.Thread):
+    """Stops one process of the run at a time, as a busy host does: the same moments for the same seed."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(daemon=True)
+        self._random = random.Random(seed)
+
+    def run(self) -> None:
+        while True:
+            time.sleep(self._random.expovariate(1 / MEAN_GAP))
+            seconds, choice = self._random.uniform(0, LONGEST_PAUSE), self._random.random()
+            running = [pid for pid in _of_this_run() if not _is_stopped(pid)]
+            if running:
+                _pause(running[int(choice * len(running))], seconds)
+
+
+def _pause(pid: int, seconds: float) -> None:
+    with suppress(OSError):
+        handle = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(handle, signal.SIGSTOP)
+            time.sleep(seconds)
+            signal.pidfd_send_signal(handle, signal.SIGCONT)
+        finally:
+            os.close(handle)
+
+
 def take_port_range() -> None:
     """A server whose port was chosen a while ago, or that a test has stopped and will start again, finds it free: no
     other test process of this machine chooses from the same range."""
@@ -113,3 +146,11 @@ def _kill(pids: list[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether it is stopped, or gone. The second field of ``/proc/PID/stat`` may hold anything."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "TtZ"
+    except OSError:
+        return True

@@ -1,9 +1,17 @@
-"""What a run says while it works and at its end."""
+"""What a run says while it works and at its end, and where its time went."""
 
+import csv
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from pathlib import Path
 
 import pytest
+
+DURATIONS = Path(__file__).with_name("durations.csv")
+"""Seconds of each file that takes one or more, by phase, of a whole run on a quiet machine of two cores
+(``--record-durations``)."""
+
+PHASES = ("setup", "call", "teardown")
 
 SECONDS_BETWEEN_LINES = 15
 
@@ -20,14 +28,23 @@ class Progress:
         self._next_line = self._began + SECONDS_BETWEEN_LINES
         self._tests = 0
         self._outcomes: Counter[str] = Counter()
+        self._seconds: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._expected = _expected_seconds()
+        self._left = 0.0
+        self._done = 0.0
         self._interrupted = False
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
-        self._tests = len(ids)
+        self._plan(ids)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self._tests = self._tests or len(session.items)
+        self._plan([item.nodeid for item in session.items])
+
+    def _plan(self, ids: list[str]) -> None:
+        if not self._tests:
+            self._tests = len(ids)
+            self._left = sum(map(self._expect, ids))
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """Lines instead of dots, where several processes report."""
@@ -38,6 +55,12 @@ class Progress:
         return ("skipped", "", "") if report.skipped and not hasattr(report, "wasxfail") else None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        file = report.nodeid.partition("::")[0]
+        self._seconds[file][report.when] += report.duration
+        if report.when == "teardown":
+            self._seconds[file]["tests"] += 1
+            self._left -= self._expect(report.nodeid)
+            self._done += self._expect(report.nodeid)
         if report.failed or report.skipped or report.when == "call":
             self._outcomes[report.outcome] += 1
         if report.failed or report.duration >= SLOW_SECONDS:
@@ -50,7 +73,11 @@ class Progress:
 
     def _so_far(self) -> str:
         count = self._outcomes
-        return f"{sum(count.values()):,} of {self._tests:,} tests: {count['passed']:,} passed, {count['failed']} failed"
+        line = f"{sum(count.values()):,} of {self._tests:,} tests: {count['passed']:,} passed, {count['failed']} failed"
+        if self._done < 30:
+            return line
+        rest = self._left * (time.monotonic() - self._began) / self._done
+        return f"{line}; about {_minutes(rest)} left"
 
     def pytest_keyboard_interrupt(self) -> None:
         self._interrupted = True
@@ -60,6 +87,8 @@ class Progress:
         result = yield
         if self._tests and self._config.option.dist != "no":
             self._say_end()
+        if self._config.getoption("--record-durations"):
+            self._record()
         return result
 
     def _say_end(self) -> None:
@@ -76,12 +105,32 @@ class Progress:
             line += f" {count['skipped']:,} were skipped, for the reasons above."
         self._write(line, stamp=False)
 
+    def _record(self) -> None:
+        with DURATIONS.open("w", newline="") as file:
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow(["file", "tests", *PHASES])
+            for name, spent in sorted(self._seconds.items()):
+                if sum(spent[phase] for phase in PHASES) >= 1:
+                    rows.writerow([name, spent["tests"], *(f"{spent[phase]:.2f}" for phase in PHASES)])
+
+    def _expect(self, nodeid: str) -> float:
+        return self._expected.get(nodeid.partition("::")[0], 0.05)
+
     def _write(self, line: str, *, stamp: bool = True) -> None:
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         if terminal is not None:
             minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
             terminal.ensure_newline()
             terminal.write_line(f"[{minutes}:{seconds:02}] {line}" if stamp else line)
+
+
+def _expected_seconds() -> dict[str, float]:
+    """Seconds of one test, by its file."""
+    if not DURATIONS.exists():
+        return {}
+    with DURATIONS.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {row["file"]: sum(float(row[phase]) for phase in PHASES) / max(int(row["tests"]), 1) for row in rows}
 
 
 def _reason(report: pytest.TestReport) -> str:
