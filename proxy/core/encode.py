@@ -11,6 +11,8 @@ from proxy.core.schema import Field, Layout
 from proxy.core.wire import MAX_STRING, uvarint_bytes
 
 NO_TAGGED_FIELDS = b"\0"
+NULL_STRUCT, PRESENT_STRUCT = b"\xff", b"\1"
+"""What a struct that may be null begins with."""
 
 
 def encode(made: Layout, values: Mapping[str, Any]) -> bytes:
@@ -31,6 +33,8 @@ def _field(field: Field, flexible: bool, value: Any) -> bytes:
         return _length(len(items), ">i", flexible) + b"".join(_one(field, flexible, item) for item in items)
     if field.type == "string" and value is None and field.nullable:
         return _length(None, ">h", flexible)
+    if field.type == "struct" and field.nullable:
+        return NULL_STRUCT if value is None else PRESENT_STRUCT + _one(field, flexible, value)
     return _one(field, flexible, value)
 
 

@@ -26,7 +26,15 @@ from proxy.fleet.topic_spec import GROUPS_TOPIC
 from proxy.interceptors.api_versions import decode_api_versions
 from proxy.interceptors.supported_versions import VersionRange
 from proxy.rpc import group_messages, topic_messages
-from proxy.rpc.group_messages import CLASSIC_GROUPS, CONSUMER_GROUPS, DEAD, SHARE_GROUPS, WITHOUT_MEMBERS, GroupType
+from proxy.rpc.group_messages import (
+    CLASSIC_GROUPS,
+    CONSUMER_GROUPS,
+    DEAD,
+    SHARE_GROUPS,
+    STREAMS_GROUPS,
+    WITHOUT_MEMBERS,
+    GroupType,
+)
 from proxy.rpc.messages import RequestRefused, api_versions_request
 from proxy.rpc.topic_messages import LEADER_NOT_AVAILABLE
 
@@ -61,7 +69,7 @@ def _states(kind: GroupType) -> Query[str, str]:
 COORDINATORS = Query(group_messages.coordinators_request, lambda answer, _: group_messages.decode_coordinators(answer))
 OFFSETS = Query(group_messages.stable_offsets_request, lambda answer, _: group_messages.decode_offsets(answer))
 CLASSIC_STATES = _states(CLASSIC_GROUPS)
-OTHER_STATES = ((CONSUMER_GROUPS, _states(CONSUMER_GROUPS)), (SHARE_GROUPS, _states(SHARE_GROUPS)))
+OTHER_STATES = tuple((kind, _states(kind)) for kind in (CONSUMER_GROUPS, SHARE_GROUPS, STREAMS_GROUPS))
 API_VERSIONS: Query[str, Mapping[int, VersionRange]] = Query(
     lambda _: api_versions_request(), lambda answer, groups: dict.fromkeys(groups, (0, decode_api_versions(answer)))
 )

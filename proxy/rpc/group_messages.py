@@ -37,6 +37,7 @@ class GroupType(NamedTuple):
 CLASSIC_GROUPS = GroupType(15, 5, "Groups")
 CONSUMER_GROUPS = GroupType(69, 0, "GroupIds")
 SHARE_GROUPS = GroupType(77, 1, "GroupIds")
+STREAMS_GROUPS = GroupType(89, 0, "GroupIds")
 
 
 def coordinators_request(groups: Sequence[str]) -> RpcRequest:

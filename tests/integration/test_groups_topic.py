@@ -45,7 +45,9 @@ from proxy.coordinator.records import (
 )
 from proxy.coordinator.view import GroupsView
 from proxy.core.authentication import Authenticator, read_keys
+from proxy.core.encode import encode as encode_message
 from proxy.core.protected_topics import FEATURES, GROUPS, REGISTRY
+from proxy.core.schema import layout
 from proxy.features.records import GROUPS_KEY, GroupsPartitions, encode
 from proxy.features.view import FeaturesView
 from proxy.fleet.boottime import boottime_ms
@@ -57,6 +59,7 @@ from proxy.fleet.group_queries import GroupQueries
 from proxy.interceptors.broker_metadata import FleetView
 from proxy.local import cluster as local_cluster
 from proxy.local.state import ClusterState, Node
+from proxy.rpc.messages import flexible_response
 from tests.integration.feature_sidecars import FeatureSidecar, committed, delete_topics, running
 from tests.integration.quotas import Peer, text
 from tests.integration.sidecars import until, until_async
@@ -359,7 +362,7 @@ async def test_a_writer_that_is_stuck_is_given_up_and_the_partition_opened_again
 
 # ---- what the coordinator relies on, of brokers and of librdkafka (docs/decisions/0037-groups-in-kafka.md) ----
 
-FIND_COORDINATOR = 10
+FIND_COORDINATOR, STREAMS_HEARTBEAT = 10, 88
 METADATA = group_metadata(read_template())
 
 
@@ -441,4 +444,23 @@ async def test_members_of_any_type_do_not_hinder_a_transaction_and_are_found_by_
         async with asyncio.timeout(60):
             while await has_members(group):
                 pass
+    if broker.kafka_version != "3.9.2":
+        assert await has_members("asked-streams") is False
+        assert streams_heartbeat(broker, 0) == 0
+        assert await has_members("asked-streams") is True
+        assert streams_heartbeat(broker, -1) == 0
+        assert await has_members("asked-streams") is False
     await queries.close()
+
+
+def streams_heartbeat(broker: ClusterState, epoch: int) -> int:
+    """Send what a Streams application sends that joins (0) or leaves (-1); return Kafka's error code."""
+    values: dict[str, Any] = {"GroupId": "asked-streams", "MemberId": "m-1", "MemberEpoch": epoch}
+    if epoch == 0:
+        values |= {"RebalanceTimeoutMs": 60_000, "ProcessId": "p", "ClientTags": ()}
+        values |= dict.fromkeys(("ActiveTasks", "StandbyTasks", "WarmupTasks"), ())
+        values["Topology"] = {"Subtopologies": [{"SubtopologyId": "0", "SourceTopics": ["t"]}]}
+    with Peer(broker.internal_bootstrap) as peer:
+        answer = peer.ask(STREAMS_HEARTBEAT, 0, encode_message(layout(STREAMS_HEARTBEAT, 0, response=False), values))
+    code: int = flexible_response(STREAMS_HEARTBEAT, 0, answer).get("ErrorCode")
+    return code

@@ -55,7 +55,7 @@ PARTITION = TOPIC.ListOffsetsPartition
 def test_requests(request_: RpcRequest, expected: Any) -> None:
     assert (request_.key, request_.version) == (expected.API_KEY, expected.version)
     assert request_.body == b"\0" + expected.encode(header=False, framed=False)
-    for kind in (group_messages.CONSUMER_GROUPS, group_messages.SHARE_GROUPS):
+    for kind in (group_messages.CONSUMER_GROUPS, group_messages.SHARE_GROUPS, group_messages.STREAMS_GROUPS):
         request = group_messages.groups_request(kind, ["g"])
         assert (request.key, request.version, request.body) == (kind.key, kind.version, b"\0\x02\x02g\0\0")
 
