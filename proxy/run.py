@@ -101,6 +101,7 @@ async def _run(
     abort = asyncio.Event()
     notifier = ServiceNotifier()
     accepted = taken_over = False
+    successor: TakeoverServer | None = None  # where one may take over
 
     def begin_stop() -> None:
         running = reloader.config
@@ -127,7 +128,7 @@ async def _run(
             begin_stop()
 
     def on_successor_requested() -> None:
-        if config.takeover_socket_path is None:
+        if successor is None:
             on_successor_failed("takeover.socket.path is not set")
         elif os.getpid() == 1:
             on_successor_failed(IS_PID_1)
@@ -144,25 +145,34 @@ async def _run(
             notifier.ready(f"The last reload was rejected: {done.errors[0]}" if done.errors else "Running")
 
     async def apply(changed: Config) -> bool:
+        nonlocal successor
         check_consumers(changed, descriptor_limit())
         try:
             opened = await opening.run(partial(listeners.open_new, changed), OPEN_TIMEOUT)
         except (TimeoutError, OSError) as error:  # a resolver that does not answer; no descriptor, or closed meanwhile
             raise LocalError(f"listeners: cannot be opened: {error.strerror or 'no answer'}") from None
+        is_moved = changed.takeover_socket_path != reloader.config.takeover_socket_path
+        moved = _create_takeover_server(changed, listeners, admin, on_taken_over) if is_moved else None
+
+        async def discard() -> None:
+            close_all(opened.values())
+            handler.discard_config()
+            admin.discard_config()
+            if moved is not None:
+                await moved.close()
+
         try:
             await admin.prepare_config(changed)
             await handler.prepare_config(changed)
+            if moved is not None:
+                await moved.bind()
             if successor is not None and successor.is_busy and not stop.is_set():
                 raise LocalError("a successor takes over, and has read the file itself")
         except BaseException:
-            close_all(opened.values())
-            handler.discard_config()
-            admin.discard_config()
+            await discard()
             raise
         if stop.is_set():
-            close_all(opened.values())
-            handler.discard_config()
-            admin.discard_config()
+            await discard()
             return False
         configure_logging(changed.log_level, changed.log_format)
         handler.update_config(changed)
@@ -175,6 +185,12 @@ async def _run(
             features.reconfigure(changed)
         if coordinator is not None:
             coordinator.reconfigure(changed)
+        if is_moved:
+            before, successor = successor, moved
+            if before is not None:
+                await before.close()
+            if moved is not None and accepted:
+                await moved.start()
         return True
 
     async def leave_registry() -> None:

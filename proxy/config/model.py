@@ -316,8 +316,10 @@ class Config(ConfigSection):
         "Unix socket at which a successor takes over from the running sidecar (`brokerside run --takeover`, "
         "docs/restart.md). Only the same user and root may connect. Without it a restart is a stop and a start.",
         kind="text",
-        allowed=f"the absolute path of a file, up to {MAX_SOCKET_PATH} bytes, in a folder that exists",
+        allowed=f"the absolute path of a file, up to {MAX_SOCKET_PATH} bytes, in a folder that exists and that not "
+        "every user may write",
         default=None,
+        reload=True,
         example="/run/brokerside/takeover.sock",
     )
     observer_shutdown_timeout_ms: int = number(

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import stat
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -98,10 +99,11 @@ class TakeoverServer:
     async def bind(self) -> None:
         """Bind a socket beside the path, so that a path that cannot be used is found before anything is taken over.
 
-        Raises LocalError.
+        Raises LocalError, also for a folder in which others may put a socket of their own in its place.
         """
         try:
-            await asyncio.to_thread(self._bind)
+            if self._socket is None:
+                await asyncio.to_thread(self._bind)
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
             raise LocalError(f"takeover.socket.path: cannot create {self._path}: {reason}") from None
@@ -144,6 +146,13 @@ class TakeoverServer:
         return self._path.with_name(f"{self._path.name}.{os.getpid()}")
 
     def _bind(self) -> None:
+        folder = self._path.parent
+        mode = folder.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise LocalError(
+                f"takeover.socket.path: {folder} has mode {stat.S_IMODE(mode):04o}, and every user may write there; "
+                "allowed is a folder that only its owner and group may write, such as 0700"
+            )
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         try:
             self._new_path.unlink(missing_ok=True)

@@ -107,8 +107,7 @@ def test_the_broker_s_lines_in_the_readme_and_the_sidecar_s_before_it(tmp_path, 
     with a_broker(tmp_path, block.properties(), ports):
         until(lambda: known_brokers(f"{HOST}:{ports[19094]}") == {1})
         path = tmp_path / "brokerside.yaml"
-        spool = str(tmp_path / "spool")
-        path.write_text(placed(README.text, ports).replace("/var/lib/brokerside/spool", spool))
+        path.write_text(placed(README.text, ports).replace("/var/lib/brokerside", str(tmp_path)))
         done = brokerside("check-config", str(path))
         assert (done.code, done.err) == (0, "")
         sidecar = SidecarProcess.start(path, tmp_path / "sidecar.log", f"{HOST}:{ports[9644]}")

@@ -112,6 +112,37 @@ def test_a_reload_asked_for_while_it_starts_does_not_end_it(tmp_path):
             until(lambda sidecar=sidecar: limit(sidecar) == 9)
 
 
+@pytest.mark.promise("restart.md", "A reload sets, moves and removes the socket for a successor.")
+@pytest.mark.promise("security.md", "A folder that every user may write is refused for the socket of a successor.")
+def test_a_reload_moves_the_socket_for_a_successor(tmp_path: Path) -> None:
+    config = alone()
+    first, second, refused = tmp_path / "first.sock", tmp_path / "second.sock", tmp_path / "open" / "third.sock"
+    refused.parent.mkdir()
+    refused.parent.chmod(0o777)
+    with spawned(config, tmp_path) as sidecar:
+
+        def reload(path: Path | None) -> tuple[str, set[str]]:
+            """Return the result and all sockets that there are after it."""
+            write(sidecar, config if path is None else config | {"takeover.socket.path": str(path)})
+            done = admin_client.post_reload(Endpoint.parse(sidecar.admin))
+            return "".join(done.errors), {one.name for one in tmp_path.rglob("*") if one.is_socket()}
+
+        until(lambda: says(sidecar, "started"))
+        assert reload(first) == ("", {"first.sock"})
+        assert reload(second) == ("", {"second.sock"})
+        error, sockets = reload(refused)
+        assert error.startswith(
+            f"takeover.socket.path: {refused.parent} has mode 0777, and every user may write there;"
+        )
+        assert sockets == {"second.sock"}
+        missing = tmp_path / "missing" / "third.sock"
+        assert reload(missing) == (
+            f"takeover.socket.path: cannot create {missing}: No such file or directory",
+            {"second.sock"},
+        )
+        assert reload(None) == ("", set())
+
+
 @pytest.mark.slow
 def test_workers_that_cannot_start_end_the_start(tmp_path):
     observed = {"internal.bootstrap.servers": "127.0.0.1:1", "observer.class.names": "nowhere:Observer"}
