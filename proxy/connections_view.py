@@ -35,7 +35,8 @@ def format_text(view: ConnectionsView, now: float, before: Mapping[str, Counts] 
         parts.append(format_table((*COLUMNS, *(TOTALS if before is None else RATES)), rows, left=LEFT))
     shown = len(view.connections)
     others = "" if shown == view.chosen else f", of {view.chosen:,} that match"
-    parts.append(f"{shown:,} connections{others}; {view.open:,} are open")
+    noun, verb = ("connection" if shown == 1 else "connections"), ("is" if view.open == 1 else "are")
+    parts.append(f"{shown:,} {noun}{others}; {view.open:,} {verb} open")
     if view.unanswered:
         parts.append(
             f"workers that do not answer, whose connections are missing: {', '.join(map(str, view.unanswered))}"

@@ -22,6 +22,7 @@ from proxy.config.tls_files import certificate_problems, states_of_files
 from proxy.config.values import FileState
 from proxy.daemon_executor import DaemonExecutor
 from proxy.errors import ConfigError, LocalError
+from proxy.telemetry import RateLimitedLogger
 
 FILE_POLL_INTERVAL = 0.5
 """Seconds between two checks of the file. A change is applied once two checks found the same state, so that no
@@ -131,6 +132,7 @@ class Reloader:
         self._reason = ""
         self._lock = asyncio.Lock()
         self._executor = DaemonExecutor("configuration")
+        self._limited = RateLimitedLogger(log)
         self._unread = False
         self._started_count = 0
         self._finished_count = 0
@@ -147,6 +149,7 @@ class Reloader:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FILE_POLL_INTERVAL):
                     await self._requested.wait()
+            self._limited.flush()
             if self._requested.is_set():
                 self._requested.clear()
                 await self.reload(self._reason)
@@ -202,7 +205,7 @@ class Reloader:
             self.state.loaded_at = self._now()
             self.state.last_errors = []
             self.state.results["unchanged"] += 1
-            log.info("config_unchanged", reason=reason)
+            self._limited.info("config_unchanged", reason=reason)
             return ReloadResult("unchanged")
         try:
             if not await self._apply(wanted):
@@ -241,8 +244,10 @@ class Reloader:
 
     def _reject(self, reason: str, errors: list[str]) -> ReloadResult:
         self.state.results["rejected"] += 1
+        if errors != self.state.last_errors:
+            self._limited.expect("config_rejected")
         self.state.last_errors = errors
-        log.error("config_rejected", reason=reason, file=str(self._file.path), errors=errors)
+        self._limited.error("config_rejected", reason=reason, file=str(self._file.path), errors=errors)
         return ReloadResult("rejected", errors=tuple(errors))
 
 

@@ -47,7 +47,7 @@ def render_rows(columns: Sequence[str], values: Sequence[Sequence[Any]], form: s
     if form == "csv":
         out = io.StringIO(newline="")
         writer = csv_writer(out)
-        writer.writerow([escape_formula(name) for name in columns])
+        writer.writerow(map(_csv_value, columns))
         writer.writerows([[_csv_value(value) for value in row] for row in values])
         return out.getvalue().rstrip("\n")
     raise JobError(f"there is no output format {form}; there are: {', '.join(OUTPUT_FORMATS)}")
@@ -176,7 +176,8 @@ def _csv_value(value: Any) -> Any:
         return value
     if isinstance(value, Decimal):
         return strip_trailing_zeros(f"{value:f}")
-    return escape_formula(value if isinstance(value, str) else _JSON.encode(value).decode().strip('"'))
+    text = escape_formula(value if isinstance(value, str) else _JSON.encode(value).decode().strip('"'))
+    return escape_control_characters(text) if sys.stdout.isatty() else text
 
 
 def strip_trailing_zeros(number: str) -> str:

@@ -195,9 +195,10 @@ class HttpServer:
 
 
 def _host(value: str) -> str:
-    """Return the host of a ``Host`` header in lower case, without port, brackets and final dot."""
+    """Return the host of a ``Host`` header in lower case, without port, brackets and final dot; else the header."""
     if value.startswith("["):
-        return value[1:].partition("]")[0].lower()
+        address, _, port = value[1:].partition("]")
+        return address.lower() if not port or port.startswith(":") else value
     return value.partition(":")[0].lower().removesuffix(".")
 
 

@@ -133,7 +133,7 @@ async def test_a_web_page_changes_nothing_and_another_name_is_refused():
             assert (status, body) == ("HTTP/1.1 403 Forbidden", b"Forbidden\n"), origin
         for host in (
             *(b"attacker.example", b"attacker.example:9644", b"127.0.0.1.attacker.example", b"localhost.x", b""),
-            b"[x]:1",
+            *(b"[x]:1", b"[::1].attacker.example", b"[::1]attacker.example:9644"),
         ):
             for line in (b"GET /hello", b"POST /change"):
                 status, _, body = await ask(port, line + b" HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")

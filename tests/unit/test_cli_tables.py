@@ -271,6 +271,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Rendered:
         with monkeypatch.context() as patch:
             patch.setattr(sys, "stdout", out)
             lines = ESCAPE.sub("", render.render_rows(columns, rows, "table")).splitlines()
+            assert "\x1b" not in render.render_rows(["client_id"], [("\x1b[31m",)], "csv")
         assert max(map(len, lines)) <= 80
         return lines
 

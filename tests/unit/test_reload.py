@@ -126,6 +126,10 @@ async def test_a_mistake_changes_nothing(running):
     ]
     assert (await running.reload(BASE)).result == "unchanged"
     assert (state.last_successful, state.last_errors) == (True, [])
+    with capture_logs() as logged:
+        for limit in (0, 0, -1, 0, 0):  # who asks for reloads cannot fill the log
+            await running.reload(BASE.replace("max.connections: 5", f"max.connections: {limit}"))
+    assert [line["event"] for line in logged] == ["config_rejected"] * 3
 
     text = (
         BASE.replace("broker.id: 1", "broker.id: 2")
