@@ -22,7 +22,6 @@ from proxy.config.tls_files import certificate_problems, states_of_files
 from proxy.config.values import FileState
 from proxy.daemon_executor import DaemonExecutor
 from proxy.errors import ConfigError, LocalError
-from proxy.telemetry import RateLimitedLogger
 
 FILE_POLL_INTERVAL = 0.5
 """Seconds between two checks of the file. A change is applied once two checks found the same state, so that no
@@ -37,6 +36,9 @@ MAX_LOGGED_CHANGES = 20
 WORK_SLICE, PAUSE_SLICE = 0.0005, 0.0005
 """Seconds of work, and seconds of sleep that leave the interpreter to the traffic. A file with 3,000 addresses takes
 0.1 s of work."""
+
+REPEAT_INTERVAL = 1.0
+"""Seconds until the same result of a reload is logged again, but for one that changes something."""
 
 ReloadOutcome = Literal["applied", "unchanged", "rejected", "draining"]
 
@@ -132,7 +134,7 @@ class Reloader:
         self._reason = ""
         self._lock = asyncio.Lock()
         self._executor = DaemonExecutor("configuration")
-        self._limited = RateLimitedLogger(log)
+        self._last_news: tuple[tuple[str, ...], float] = (), 0.0
         self._unread = False
         self._started_count = 0
         self._finished_count = 0
@@ -149,7 +151,6 @@ class Reloader:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FILE_POLL_INTERVAL):
                     await self._requested.wait()
-            self._limited.flush()
             if self._requested.is_set():
                 self._requested.clear()
                 await self.reload(self._reason)
@@ -205,7 +206,8 @@ class Reloader:
             self.state.loaded_at = self._now()
             self.state.last_errors = []
             self.state.results["unchanged"] += 1
-            self._limited.info("config_unchanged", reason=reason)
+            if self._is_news("config_unchanged"):
+                log.info("config_unchanged", reason=reason)
             return ReloadResult("unchanged")
         try:
             if not await self._apply(wanted):
@@ -244,11 +246,18 @@ class Reloader:
 
     def _reject(self, reason: str, errors: list[str]) -> ReloadResult:
         self.state.results["rejected"] += 1
-        if errors != self.state.last_errors:
-            self._limited.expect("config_rejected")
         self.state.last_errors = errors
-        self._limited.error("config_rejected", reason=reason, file=str(self._file.path), errors=errors)
+        if self._is_news("config_rejected", *errors):
+            log.error("config_rejected", reason=reason, file=str(self._file.path), errors=errors)
         return ReloadResult("rejected", errors=tuple(errors))
+
+    def _is_news(self, *line: str) -> bool:
+        """Whether to log ``line``: not again within a second, so that who asks for reloads cannot fill the log."""
+        (last, at), now = self._last_news, self._now()
+        if line == last and at <= now < at + REPEAT_INTERVAL:
+            return False
+        self._last_news = line, now
+        return True
 
 
 class ConfigFileMonitor:

@@ -7,8 +7,7 @@ from types import MappingProxyType
 
 from proxy.client.blocking_client import BlockingClient
 from proxy.client.errors import BrokerIdMismatch, UnsupportedRequestError
-from proxy.config.key_definition import INT32_MAX
-from proxy.config.values import Endpoint
+from proxy.config.values import INT32_MAX, Endpoint
 from proxy.errors import LocalError
 from proxy.interceptors.broker_metadata import (
     BROKER_METADATA_VERSION,

@@ -21,10 +21,18 @@ serialization.py  a configuration as bytes, for another process of the sidecar.
 reference.py     docs/config.md and docs/config/.
 """
 
-from proxy.config.loading import load
-from proxy.config.model import Config, redacted
-from proxy.config.sections import Listener
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from proxy.config.values import Endpoint, Secret
+
+if TYPE_CHECKING:
+    from proxy.config.loading import load
+    from proxy.config.model import Config, redacted
+    from proxy.config.sections import Listener
+
+_LOADED_WHEN_USED = {"load": "loading", "Config": "model", "redacted": "model", "Listener": "sections"}
+"""Modules that pydantic is loaded with, by the names that they have here. ``proxy.client`` needs none of them."""
 
 __all__ = [
     "Config",
@@ -34,3 +42,9 @@ __all__ = [
     "load",
     "redacted",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LOADED_WHEN_USED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LOADED_WHEN_USED[name]}"), name)

@@ -6,8 +6,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-INT32_MAX = 2_147_483_647
-
 
 class ConfigSection(BaseModel):
     """A mapping that has known keys only."""

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, model_validator
 
 from proxy.config.coordinator import CoordinatorConfig
 from proxy.config.internal import first_unsupported
-from proxy.config.key_definition import INT32_MAX, ConfigSection, key, number, switch
+from proxy.config.key_definition import ConfigSection, key, number, switch
 from proxy.config.quotas import Quotas
 from proxy.config.sections import (
     UNSUPPORTED_RESPONSES,
@@ -43,7 +43,7 @@ from proxy.config.types import (
     not_empty,
     split,
 )
-from proxy.config.values import FileText, Secret
+from proxy.config.values import INT32_MAX, FileText, Secret
 
 MAX_MS = 600_000
 """Ten minutes: longer waits than that would outlive any supervisor's patience."""

@@ -18,8 +18,8 @@ from pydantic import (
     model_validator,
 )
 
-from proxy.config.key_definition import INT32_MAX, ConfigSection, key, number, switch
-from proxy.config.values import address
+from proxy.config.key_definition import ConfigSection, key, number, switch
+from proxy.config.values import INT32_MAX, address
 from proxy.limits.java_addresses import parse_java_address
 from proxy.limits.model import DEFAULT_ADDRESS, DEFAULT_USER, UNLIMITED, Action
 

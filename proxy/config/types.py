@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer, PlainValidator
 
-from proxy.config.key_definition import INT32_MAX
-from proxy.config.values import Endpoint, FileText, Secret, address, network
+from proxy.config.values import INT32_MAX, Endpoint, FileText, Secret, address, network
 from proxy.coordinator.registration import MAX_ID_BYTES, is_group_id
 from proxy.coordinator.subscription import is_topic_name
 from proxy.protocol.versions import version_int

@@ -6,10 +6,9 @@ from collections.abc import Collection, Iterator
 
 from proxy.config.document import ConfigDocument, Problem
 from proxy.config.internal import first_unsupported
-from proxy.config.key_definition import INT32_MAX
 from proxy.config.keys import KEYS, LISTENER_QUOTAS, Path, below, printable
 from proxy.config.quotas import split_listener_key
-from proxy.config.values import Endpoint, address
+from proxy.config.values import INT32_MAX, Endpoint, address
 from proxy.interceptors.tags import is_reserved
 from proxy.limits.model import UNLIMITED
 

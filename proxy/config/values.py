@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from proxy.limits.model import canonical
 
+INT32_MAX = 2_147_483_647
+
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 _PORT = re.compile(r"[0-9]{1,5}")
 _NUMERIC = re.compile(r"[0-9.]+")

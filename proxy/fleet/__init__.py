@@ -2,7 +2,7 @@
 
 Connections
 scram.py          the client's side of SASL/SCRAM (pure).
-security.py       TLS and SASL, from librdkafka's settings.
+security.py       TLS and SASL, from librdkafka's settings; internal_security.py: those of a sidecar, read again.
 connection.py     one authenticated connection, with one request at a time (``proxy.rpc``).
 client.py         the connection that is kept: to the sidecar's own broker where it runs, else to another one.
 

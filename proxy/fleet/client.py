@@ -7,7 +7,7 @@ from typing import Protocol
 from proxy.config import Config, Endpoint
 from proxy.errors import BrokersideError, LocalError
 from proxy.fleet.connection import BrokerConnection, BrokerUnreachable
-from proxy.fleet.security import InternalSecurity
+from proxy.fleet.internal_security import InternalSecurity
 from proxy.rpc import messages
 from proxy.rpc.messages import RpcRequest
 

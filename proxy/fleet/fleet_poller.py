@@ -25,11 +25,12 @@ from proxy.errors import BrokersideError, describe_os_error
 from proxy.fleet import identity, sidecar_record
 from proxy.fleet.client import Caller, ClusterClient
 from proxy.fleet.connection import BrokerConnection, BrokerUnreachable
+from proxy.fleet.internal_security import InternalSecurity
 from proxy.fleet.later_run import LaterRun
 from proxy.fleet.membership import Member, RegistryContent
 from proxy.fleet.registry import OnContent, RegistryThread
 from proxy.fleet.schedule import Schedule
-from proxy.fleet.security import InternalSecurity, Security
+from proxy.fleet.security import Security
 from proxy.fleet.sidecar_record import STOPPED, SidecarRecord
 from proxy.fleet.view import (
     OwnBroker,

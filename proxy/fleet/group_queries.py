@@ -21,7 +21,7 @@ from proxy.errors import BrokersideError
 from proxy.fleet.broker_queries import Answer, BrokerQueries, Found, Key, Query
 from proxy.fleet.client import ClusterClient
 from proxy.fleet.connection import BrokerConnection, ConnectionClosed
-from proxy.fleet.security import InternalSecurity
+from proxy.fleet.internal_security import InternalSecurity
 from proxy.fleet.topic_spec import GROUPS_TOPIC
 from proxy.interceptors.api_versions import decode_api_versions
 from proxy.interceptors.supported_versions import VersionRange

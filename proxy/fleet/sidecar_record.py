@@ -13,9 +13,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from proxy.config.key_definition import INT32_MAX
 from proxy.config.types import MAX_TAG_VALUE
-from proxy.config.values import MAX_PORT
+from proxy.config.values import INT32_MAX, MAX_PORT
 from proxy.features.records import SupportedRange
 
 SIDECAR_RECORD_VERSION = 5

@@ -6,13 +6,15 @@ cancellation among them, the connection is of no further use: the response that 
 
 from __future__ import annotations
 
-import asyncio
 import struct
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from proxy.core.wire import BROKER_USES_TLS, tls_hint
 from proxy.errors import PeerError
 from proxy.rpc.messages import RpcRequest
+
+if TYPE_CHECKING:
+    import asyncio
 
 CORRELATION_ID_SIZE = 4
 """Bytes of the response header version 0. The header of flexible responses has tagged fields after it, which are

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from proxy.config.key_definition import INT32_MAX
-from proxy.config.values import Endpoint
+from proxy.config.values import INT32_MAX, Endpoint
 from proxy.core import wire
 from proxy.core.encode import NO_TAGGED_FIELDS, encode
 from proxy.core.schema import layout

@@ -14,10 +14,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
-from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 from proxy.telemetry.log_writer import LogStream, LogWriter
 from proxy.telemetry.text_log import render_text
@@ -205,6 +205,13 @@ def _sanitize_text(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
 
 
+class WarningLogger(Protocol):
+    """The part of a logger that ``RateLimitedLogger`` needs."""
+
+    def warning(self, event: str, **keys: Any) -> Any:
+        """Log ``event`` as a warning."""
+
+
 class RateLimitedLogger:
     """Logs each event at most once in ``REPEAT_INTERVAL`` seconds, and counts the others.
 
@@ -212,43 +219,32 @@ class RateLimitedLogger:
     are identified by their name alone, so that peers cannot make the memory grow.
     """
 
-    def __init__(self, log: FilteringBoundLogger, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, log: WarningLogger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._clock = clock
         self._next_at: dict[str, float] = {}
-        self._suppressed: dict[str, tuple[int, Callable[..., Any], dict[str, Any]]] = {}
-
-    def info(self, event: str, **keys: Any) -> None:
-        """As ``warning``, for information."""
-        self._log_or_count(self._log.info, event, keys)
+        self._suppressed: dict[str, tuple[int, dict[str, Any]]] = {}
 
     def warning(self, event: str, **keys: Any) -> None:
         """Log ``event``, or count it if it was logged less than ``REPEAT_INTERVAL`` seconds ago."""
-        self._log_or_count(self._log.warning, event, keys)
-
-    def error(self, event: str, **keys: Any) -> None:
-        """As ``warning``, for an error."""
-        self._log_or_count(self._log.error, event, keys)
-
-    def expect(self, event: str) -> None:
-        """Log ``event`` the next time, whenever it was logged last: it says something else then."""
-        self._next_at.pop(event, None)
+        now = self._clock()
+        count, _ = self._suppressed.pop(event, (0, {}))
+        if now < self._next_at.get(event, now):
+            self._suppressed[event] = (count + 1, keys)
+            return
+        self._next_at[event] = now + REPEAT_INTERVAL
+        self._write(event, count + 1, keys)
 
     def flush(self) -> None:
         """Log suppressed events whose interval is over. Has to be called regularly, or the last ones of a burst are
         missing."""
         now = self._clock()
-        for event in [event for event in self._suppressed if now >= self._next_at.get(event, now)]:
-            count, write, keys = self._suppressed.pop(event)
-            self._write(write, event, count, keys)
+        for event in [event for event in self._suppressed if now >= self._next_at[event]]:
+            count, keys = self._suppressed.pop(event)
+            self._next_at[event] = now + REPEAT_INTERVAL
+            self._write(event, count, keys)
 
-    def _log_or_count(self, write: Callable[..., Any], event: str, keys: dict[str, Any]) -> None:
-        count = self._suppressed.pop(event)[0] if event in self._suppressed else 0
-        if self._clock() < self._next_at.get(event, 0.0):
-            self._suppressed[event] = (count + 1, write, keys)
-        else:
-            self._write(write, event, count + 1, keys)
-
-    def _write(self, write: Callable[..., Any], event: str, count: int, keys: dict[str, Any]) -> None:
-        self._next_at[event] = self._clock() + REPEAT_INTERVAL
-        write(event, **({**keys, "repeated": count} if count > 1 else keys))
+    def _write(self, event: str, count: int, keys: dict[str, Any]) -> None:
+        if count > 1:
+            keys = {**keys, "repeated": count}
+        self._log.warning(event, **keys)

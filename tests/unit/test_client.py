@@ -80,6 +80,14 @@ def test_it_needs_neither_observers_nor_spark():
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.promise("consumer.md", "To import the consumer loads little: not asyncio, TLS or the configuration.")
+def test_the_consumer_is_a_thin_client():
+    heavy = {"pydantic", "structlog", "rich", "yaml", "asyncio", "uvloop", "ssl", "confluent_kafka", "observers"}
+    code = f"import sys, proxy.client.consumer; print(sorted({heavy} & {{*sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True)
+    assert done.stdout == "[]\n"
+
+
 @pytest.mark.promise(
     "broker-metadata.md", "A connection that closes is explained: there may be no sidecar, or one that wants a login."
 )

@@ -19,8 +19,7 @@ from proxy.client.consumer.membership import ConsumerMembership
 from proxy.client.consumer.registration_errors import other_members
 from proxy.client.consumer.settings import MembershipSettings
 from proxy.client.consumer.streams import HandoutGate, MessageStream
-from proxy.config.key_definition import INT32_MAX
-from proxy.config.values import Endpoint
+from proxy.config.values import INT32_MAX, Endpoint
 from proxy.coordinator.registration import MAX_SESSION_TIMEOUT_MS
 from proxy.errors import LocalError
 from proxy.fleet.boottime import boottime_ms

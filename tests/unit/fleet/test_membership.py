@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec import structs
 
-from proxy.config.key_definition import INT32_MAX
+from proxy.config.values import INT32_MAX
 from proxy.features.records import ReaderRecord, SupportedRange, reader_key
 from proxy.features.records import encode as encode_reader
 from proxy.fleet.membership import MEMBER_DEAD_AFTER_MS, Membership

@@ -7,8 +7,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.errors import LocalError, PeerError
+from proxy.fleet.internal_security import InternalSecurity
 from proxy.fleet.scram import Scram
-from proxy.fleet.security import InternalSecurity, Security
+from proxy.fleet.security import Security
 from tests.tools.authority import Authority
 
 SCRAM = {
