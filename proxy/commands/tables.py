@@ -204,11 +204,14 @@ def run_query(
         return _give(query.render(*reader.fetch_rows(text, parameters), output), out)
 
 
-def report(tables: str, out: Path, since: date | None, until: date | None) -> None:
+def report(tables: str, out: Path, since: date | None, until: date | None) -> int:
     """Write the HTML report of the tables, one page that can be read offline."""
     from spark_jobs.report import render_page
 
-    _give(render_page(tables, since, until), out)
+    page = render_page(tables, since, until)
+    for why in page.unreadable:
+        _say(f"brokerside: {why}")
+    return _give(page.html, out) or (1 if page.unreadable else 0)
 
 
 def export_focus(tables: str, since: date | None, until: date | None, out: Path | None) -> int:
@@ -308,8 +311,15 @@ def _give(content: str | bytes, out: Path | None) -> int:
 
 @contextmanager
 def _writable(out: Path) -> Iterator[TextIOWrapper]:
+    """Yield a file that becomes ``out`` at the end; after an error ``out`` is what it was before."""
+    part = out.with_name(f".{out.name}.{os.getpid()}") if out.is_file() or not out.exists() else out  # or a device
     try:
-        with out.open("w", encoding="utf-8", newline="") as file:
+        with part.open("w", encoding="utf-8", newline="") as file:
             yield file
+        if part != out:
+            part.replace(out)
     except OSError as error:
         raise JobError(f"{out} cannot be written: {error.strerror}") from error
+    finally:
+        if part != out:
+            part.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -33,10 +34,12 @@ def write_focus_csv(root: Path | str, out: TextIO, first: date | None = None, la
 
     Returns the number of rows. Raises QueryError with one sentence on the cause.
     """
+    days = read_costs_by_day(root, first, last)
+    begun = next(days, None)  # before anything is written: it may raise
     writer = csv_writer(out)
     writer.writerow(FOCUS_COLUMNS)
     count = 0
-    for _, rows in read_costs_by_day(root, first, last):
+    for _, rows in chain(filter(None, (begun,)), days):
         writer.writerows(focus_rows(rows))
         count += len(rows)
     return count

@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import vl_convert
@@ -29,8 +29,15 @@ DEFAULT_DAYS = 7
 """Days of a report by default."""
 
 
-def render_page(root: Path | str, since: date | None = None, until: date | None = None) -> str:
-    """Return the HTML page of the tables below ``root`` for the days from ``since`` to ``until``.
+class ReportPage(NamedTuple):
+    """``unreadable``: one sentence for each table that cannot be read, which is missing in the page."""
+
+    html: str
+    unreadable: tuple[str, ...]
+
+
+def render_page(root: Path | str, since: date | None = None, until: date | None = None) -> ReportPage:
+    """Return the page of the tables below ``root`` for the days from ``since`` to ``until``.
 
     Default: the last ``DEFAULT_DAYS`` days up to the newest day in the tables. The same tables give the same page.
     Raises QueryError if there are no tables or no rows, or if ``since`` is after ``until``.
@@ -38,7 +45,11 @@ def render_page(root: Path | str, since: date | None = None, until: date | None 
     with open_tables(root) as reader:
         scope = _report_scope(reader, since, until)
         sections = build_sections(scope)
-        return _render_html(scope, sections, _headline_figures(scope, sections))
+        found = [*reader.broken.values(), *(section.unreadable for section in sections if section.unreadable)]
+        unreadable = tuple(dict.fromkeys(found))
+        return ReportPage(
+            _render_html(scope, sections, _headline_figures(scope, sections), len(unreadable)), unreadable
+        )
 
 
 def _report_scope(reader: TableReader, since: date | None, until: date | None) -> ReportScope:
@@ -113,12 +124,15 @@ def _error_figure(errors: int, requests: int) -> str:
     return f"{formatting.percent_of(errors / requests, requests)}<small>{errors:,} of {requests:,}</small>"
 
 
-def _render_html(scope: ReportScope, sections: Sequence[ReportSection], figures: Sequence[tuple[str, str]]) -> str:
+def _render_html(
+    scope: ReportScope, sections: Sequence[ReportSection], figures: Sequence[tuple[str, str]], unreadable: int
+) -> str:
     style, script = _read_asset("page.css"), _chart_script()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src '{_csp_hash(script)}'"
     days = f"{scope.since}" if scope.since == scope.until else f"{scope.since} to {scope.until}"
     tiles = "".join(f"<div><dt>{formatting.escape(name)}</dt><dd>{value}</dd></div>" for name, value in figures)
     links = "".join(f'<li><a href="#{each.id}">{formatting.escape(each.title)}</a></li>' for each in sections)
+    damage = f"{formatting.count(unreadable, 'table')} cannot be read, so this page is not complete: see below."
     first, *others = sections
     folded = [each for each in others if each.is_empty]
     others = [each for each in others if not each.is_empty]
@@ -137,6 +151,7 @@ def _render_html(scope: ReportScope, sections: Sequence[ReportSection], figures:
 <a class="skip" href="#{first.id}">Skip to the report</a>
 <header>
 <h1>What passed through Kafka</h1>
+{f'<div class="bad"><p class="finding">{damage}</p></div>' if unreadable else ""}
 <p>{days}, as observed by the sidecars up to {formatting.minute(scope.as_of)} UTC. All times are UTC.</p>
 <dl class="figures">{tiles}</dl>
 <nav aria-label="Contents"><ul>{links}</ul></nav>

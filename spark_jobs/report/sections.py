@@ -78,6 +78,8 @@ class ReportSection:
     charts: tuple[Chart, ...] = ()
     rows: Sequence[Row] = ()
     """Rows of the table, all with the same columns. Only the first ``MAX_TABLE_ROWS`` are shown."""
+    unreadable: str = ""
+    """Why one of its tables cannot be read; then that is the finding."""
     id: str = ""
     title: str = ""
     """Both are those of its ``_Subject``."""
@@ -119,14 +121,18 @@ def _build_section(scope: ReportScope, subject: _Subject) -> ReportSection:
 def _built_section(scope: ReportScope, subject: _Subject) -> ReportSection:
     for table in subject.tables:
         if table in scope.reader.broken:
-            return ReportSection(_sentence(scope.reader.broken[table]), "bad")
+            return _unreadable_section(scope.reader.broken[table])
         if table not in scope.reader.tables:
             return ReportSection(MISSING.get(table, "There is no data for it yet."))
     try:
         rows = scope.run_saved_query(subject.query, subject.limit) if subject.query else []
         return subject.build(scope, rows) if rows or not subject.query else subject.nothing
     except QueryError as error:  # for example a missing file of a table
-        return ReportSection(_sentence(str(error)), "bad")
+        return _unreadable_section(str(error))
+
+
+def _unreadable_section(why: str) -> ReportSection:
+    return ReportSection(_sentence(why), "bad", unreadable=why)
 
 
 def _completeness_section(scope: ReportScope, _: list[Row]) -> ReportSection:

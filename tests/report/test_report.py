@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from spark_jobs.errors import QueryError
-from spark_jobs.report import render_page as report
+from spark_jobs.report import render_page
 from spark_jobs.schemas import TABLES
 from tests.ledger.tables import write_tables
 from tests.report import browser
@@ -52,6 +52,12 @@ class Parsed(HTMLParser):
 
     def of(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.elements if name == tag]
+
+
+def report(root: Path, **days) -> str:
+    page = render_page(root, **days)
+    assert page.unreadable == ()
+    return page.html
 
 
 @pytest.fixture(scope="module")
@@ -173,14 +179,20 @@ def test_a_broken_table_is_a_sentence_and_the_others_are_reported(tmp_path: Path
             write(root, name, {"day": FIRST.date()})
             for file in (root / name).glob(where):
                 file.write_text("garbage")
-        reported = {name: " ".join(words.split()) for name, words in Parsed(report(root)).sections.items()}
+        html, unreadable = render_page(root)
+        reported = {name: " ".join(words.split()) for name, words in Parsed(html).sections.items()}
+        assert [f"the table {name} in {root} cannot be read" for name in ("latency", "cost")] == sorted(
+            (one.partition(":")[0] for one in unreadable), reverse=True
+        )
+        body = html[html.index("<h1>") :]
+        assert 0 < body.index("2 tables cannot be read, so this page is not complete") < body.index("as observed by")
         assert f"The table latency in {root} cannot be read: " in reported["latency"]
         assert f"The table cost in {root} cannot be read: " in reported["cost"]
         assert "The peak was 1 B/s" in reported["traffic"]
         for file in (root / "traffic").glob(where):
             file.write_text("garbage")
         write(root, "completeness", {"day": FIRST.date()})
-        assert f"The table traffic in {root} cannot be read: " in Parsed(report(root)).sections["traffic"]
+        assert f"The table traffic in {root} cannot be read: " in Parsed(render_page(root).html).sections["traffic"]
 
 
 @pytest.mark.promise("queries.md", "`--since` and `--until` select the days of the report.")

@@ -249,6 +249,20 @@ def test_a_report_is_written(brokerside: Terminal, root: str, tmp_path: Path) ->
     done = brokerside("report", "--tables", str(tmp_path / "none"), "--out", str(out))
     assert done.code == 1
     assert "there are no tables in" in done.err
+    before = out.read_text()
+    for export in ("focus", "opencost", "ocsf"):
+        done = brokerside("export", export, "--tables", root, "--out", str(out))
+        assert (done.code, done.out) == (1, ""), export
+        assert "there is no table" in done.err
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["report.html"]
+    assert out.read_text() == before, "what cannot be exported changes no file"
+    write(Path(root), "latency", {"day": date(2026, 9, 22)})
+    for file in Path(root, "latency").glob("day=*/*.parquet"):
+        file.write_text("garbage")
+    done = brokerside("report", "--tables", root, "--out", str(out))
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert done.err.startswith(f"brokerside: the table latency in {root} cannot be read: ")
+    assert "1 table cannot be read, so this page is not complete" in out.read_text()
 
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
