@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ _AS_STORED = " as stored"
 
 NO_TABLES_ADVICE = "`brokerside jobs run` fills them"
 
+COLUMN_FIELDS = ("column", "type", "unit", "description")
+
 DEFINITION_KIND_OF_TABLE = {"cost": "Prices", "slo": "SLO", "mirror_check": "Mirror", "produced": "Mirror"}
 """Kind of definition without which a table is not created."""
 
@@ -71,6 +74,8 @@ class TableInfo:
     files: int
     bytes: int
     """Compressed size of the files of the current version."""
+    newest: date | None = None
+    """The latest ``minute`` of its rows, or the latest day of a table without minutes."""
     broken: str = ""
     """Why the table cannot be read, empty if it can. All other fields are empty then."""
 
@@ -175,7 +180,7 @@ def describe_tables(root: Path | str) -> list[TableInfo]:
     """Describe every Delta table directly below ``root``, sorted by name. Empty if there is no root."""
     found, broken = _open_all(str(root))
     infos = [_describe_table(str(root), name, *found[name]) for name in found]
-    infos += [TableInfo(name, "", (), 0, 0, 0, why) for name, why in broken.items()]
+    infos += [TableInfo(name, "", (), 0, 0, 0, broken=why) for name, why in broken.items()]
     return sorted(infos, key=lambda info: info.name)
 
 
@@ -192,27 +197,32 @@ def to_parquet(answer: pyarrow.Table) -> bytes:
 
 
 def render_tables(found: list[TableInfo], form: str) -> str:
-    """Return a list of tables with their columns as text in the format ``table``, ``json``, ``yaml`` or ``csv``."""
+    """Return a list of tables as text in the format ``table``, ``json``, ``yaml`` or ``csv``; all but ``table`` have
+    their columns, too."""
     if form in ("json", "yaml"):
-        columns = ["name", "description", "rows", "files", "bytes", "broken", "columns"]
+        columns = ["name", "description", "rows", "files", "bytes", "newest", "broken", "columns"]
         described = [
-            (t.name, t.description, t.rows, t.files, t.bytes, t.broken, [vars(c) for c in t.columns]) for t in found
+            (t.name, t.description, t.rows, t.files, t.bytes, t.newest, t.broken, [vars(c) for c in t.columns])
+            for t in found
         ]
         return layout.render_rows(columns, described, form)
-    names = ["column", "type", "unit", "description"]
     if form == "csv":
         lines = [(t.name, c.name, c.type, c.unit, c.description) for t in found for c in t.columns]
-        return layout.render_rows(["table", *names], lines, form)
+        return layout.render_rows(["table", *COLUMN_FIELDS], lines, form)
     if not found:
         return f"no tables; {NO_TABLES_ADVICE}"
-    parts = []
-    for t in found:
-        if t.broken:
-            parts.append(f"{t.name}: {t.broken}")
-            continue
-        parts.append(f"{t.name}: {t.rows:,} rows stored, {t.files:,} files, {t.bytes:,} bytes. {t.description}".strip())
-        parts.append(layout.render_rows(names, [(c.name, c.type, c.unit, c.description) for c in t.columns], form))
-    return "\n\n".join(parts)
+    rows = [(t.name, t.rows, t.bytes, t.newest) for t in found if not t.broken]
+    listed = layout.render_rows(["table", "rows stored", "bytes", "newest (UTC)"], rows, form) if rows else ""
+    return "\n\n".join(filter(None, (listed, *(t.broken for t in found))))
+
+
+def render_table(info: TableInfo) -> str:
+    """Return one table with its columns as text for people."""
+    if info.broken:
+        return info.broken
+    said = f"{info.name}: {info.rows:,} rows stored, {info.files:,} files, {info.bytes:,} bytes. {info.description}"
+    columns = [(c.name, c.type, c.unit, c.description) for c in info.columns]
+    return f"{said.strip()}\n\n{layout.render_rows(COLUMN_FIELDS, columns, 'table')}"
 
 
 _DeltaDataset = tuple[DeltaTable, pyarrow.dataset.Dataset]
@@ -259,8 +269,9 @@ def _describe_table(root: str, name: str, table: DeltaTable, rows: pyarrow.datas
     try:
         count = rows.count_rows()
     except (OSError, pyarrow.ArrowException) as error:
-        return TableInfo(name, "", (), 0, 0, 0, _unreadable_message(name, root, error))
-    sizes = pyarrow.table(table.get_add_actions())["size_bytes"].to_pylist()
+        return TableInfo(name, "", (), 0, 0, 0, broken=_unreadable_message(name, root, error))
+    files = pyarrow.table(table.get_add_actions(flatten=True))
+    sizes = files["size_bytes"].to_pylist()
     columns = tuple(
         ColumnInfo(
             field.name, field.type.type, str(field.metadata.get("comment", "")), str(field.metadata.get("unit", ""))
@@ -274,7 +285,14 @@ def _describe_table(root: str, name: str, table: DeltaTable, rows: pyarrow.datas
         rows=count,
         files=len(sizes),
         bytes=sum(sizes),
+        newest=_newest(files),
     )
+
+
+def _newest(files: pyarrow.Table) -> date | None:
+    """Return the latest minute by the statistics of ``files``, else the latest day by their partitions."""
+    column = next((name for name in ("max.minute", "partition.day") if name in files.column_names), None)
+    return max(filter(None, files[column].to_pylist()), default=None) if column else None
 
 
 def _explain_error(error: duckdb.Error, sql: str, reader: TableReader) -> QueryError:

@@ -60,6 +60,7 @@ def add(commands: Commands) -> None:
     made.add_argument("definitions", type=Path, nargs="+", metavar="PATH", help="YAML files and folders.")
 
     made = command(commands, "tables", list_tables, extra="query")
+    made.add_argument("name", nargs="?", metavar="NAME", help="Show the columns of this table.")
     _add_tables(made)
     add_output(made)
     made = command(commands, "query", run_query, extra="query")
@@ -169,11 +170,18 @@ def check(definitions: list[Path]) -> None:
     print("\n".join(describe_definitions(load(definitions))))
 
 
-def list_tables(tables: str, output: str) -> None:
-    """List the tables and their columns."""
+def list_tables(name: str | None, tables: str, output: str) -> int:
+    """List the tables, or the columns of one."""
     from spark_jobs import query
 
-    print(query.render_tables(query.describe_tables(tables), output))
+    found = query.describe_tables(tables)
+    chosen = [info for info in found if name in (None, info.name)]
+    if name is not None and not chosen:
+        there = f"; the tables are: {', '.join(info.name for info in found)}" if found else ""
+        raise JobError(f"{query.explain_missing_table(name)}{there}")
+    one = name is not None and output == "table"
+    print(query.render_table(chosen[0]) if one else query.render_tables(chosen, output))
+    return 1 if any(info.broken for info in chosen) else 0
 
 
 def run_query(

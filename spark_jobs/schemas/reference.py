@@ -61,7 +61,7 @@ def _describe_table(table: Table) -> list[str]:
 
 _PAGE_HEADER = """# Tables
 
-Generated from `spark_jobs/schemas/`. `brokerside tables` lists the existing tables with their stored columns.
+Generated from `spark_jobs/schemas/`. `brokerside tables` lists the existing tables, and with a NAME its stored columns.
 
 All tables are Delta tables below one root folder. They are written exactly once by `brokerside jobs run`. Any engine
 that reads Delta can read them; `brokerside query "SELECT …"` does so without a JVM. Times are UTC.

@@ -96,7 +96,7 @@ def test_what_cannot_be_answered_is_said_in_one_sentence(root: Path) -> None:
         assert "secret" not in str(raised.value).replace(str(file), ""), sql
 
 
-@pytest.mark.promise("tables.md", "`brokerside tables` lists the existing tables with their stored columns.")
+@pytest.mark.promise("tables.md", "`brokerside tables` lists the existing tables, and with a NAME its stored columns.")
 def test_tables_are_listed_with_their_columns(root: Path) -> None:
     notes, traffic = query.describe_tables(root)
     assert (notes.name, notes.rows, notes.files) == ("notes", 3, 1)
@@ -109,7 +109,12 @@ def test_tables_are_listed_with_their_columns(root: Path) -> None:
         "table,column,type,unit,description",
         "notes,note,string,,",
     ]
-    assert query.render_tables([traffic], "table").startswith("traffic: 3 rows stored, 2 files, ")
+    assert query.render_table(traffic).startswith("traffic: 3 rows stored, 2 files, ")
+    lines = query.render_tables([notes, traffic], "table").splitlines()
+    assert lines[0].split() == ["table", "rows", "stored", "bytes", "newest", "(UTC)"]
+    assert lines[1].split()[:2] == ["notes", "3"]
+    assert lines[2].split()[:2] == ["traffic", "3"]
+    assert lines[2].endswith("2026-09-22 12:00")
 
 
 VALUES: list[tuple[Any, ...]] = [(1234567, "a", date(2026, 9, 22), None, 0.5), (-1, 'b,"c"', None, MINUTE, 1e21)]
@@ -160,7 +165,7 @@ def test_a_broken_table_is_named_and_others_are_answered(root: Path) -> None:
         assert list(found) == ["latency", "notes", "traffic"]
         assert (bool(found["latency"].broken), found["traffic"].broken, found["traffic"].rows) == (True, "", 3)
         shown = query.render_tables([found["latency"]], "table")
-        assert f"latency: the table latency in {root} cannot be read: " in shown
+        assert f"the table latency in {root} cannot be read: " in shown
 
 
 @pytest.mark.promise("queries.md", "`query` needs neither Spark nor a JVM.")
