@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+SMALL_BATCH = 1_000
+"""Kafka records of a batch that has no line of its own."""
+
+SMALL_BATCHES_SECONDS = 60.0
+"""Seconds between two lines about small batches."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,41 @@ class Notice:
 
 Notify = Callable[[Notice], None]
 """Reports a notice to the user of the job."""
+
+
+class ProgressLines:
+    """Turns progress into lines: small batches, as of a cluster where little happens, are summed up for a minute."""
+
+    def __init__(self, say: Callable[[object], None], clock: Callable[[], float]) -> None:
+        """``clock``: seconds, monotonic."""
+        self._say = say
+        self._clock = clock
+        self._small: list[BatchProgress] = []
+        self._next_at = clock()
+
+    def __call__(self, what: BatchProgress | Notice | RunSummary) -> None:
+        """Say ``what``, or keep it until a minute is over or something else is said."""
+        if isinstance(what, BatchProgress) and what.records < SMALL_BATCH and not what.dead_letters:
+            self._small.append(what)
+            if self._clock() < self._next_at:
+                return
+            self._next_at = self._clock() + SMALL_BATCHES_SECONDS
+            self._say_small()
+        else:
+            self._say_small()
+            self._say(what)
+
+    def _say_small(self) -> None:
+        if self._small:
+            self._say(_summed_up(self._small))
+            self._small = []
+
+
+def _summed_up(batches: list[BatchProgress]) -> str:
+    if len(batches) == 1:
+        return str(batches[0])
+    sums = [sum(getattr(one, each.name) for one in batches) for each in fields(BatchCounts)]
+    return f"batches {batches[0].batch} to {batches[-1].batch}: {BatchCounts(*sums)}"
 
 
 @dataclass(frozen=True)

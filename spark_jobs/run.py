@@ -62,6 +62,7 @@ def run(
     name = default_name("tables", root) if reader is None else reader
     registered = AuditReader(name, "run", registry_hmac_keys or {})
     _check_installed()
+    progress(Notice(f"{topic} of {bootstrap_servers} becomes tables in {root}; Spark starts"))
     from spark_jobs import kafka, session, streaming_job, table_root
 
     return streaming_job.run_streaming_job(

@@ -47,6 +47,7 @@ def run_streaming_job(
     """Run the query until it ends. For the arguments see ``spark_jobs.run.run``."""
     started = time.monotonic()
     with session as spark, _stop_on_signal() as stop, ExitStack() as registration:
+        progress(Notice("Spark runs; the cluster is asked for the topic"))
         cluster = kafka.fetch_cluster_id(spark, source)
         registration.enter_context(readers.registered(spark, source, reader, progress))
         root = root.with_checkpoint(cluster, source.topic)
@@ -65,6 +66,7 @@ def run_streaming_job(
         streamed = streamed_table_names(identity.only)
         sink = TableSink(root, identity, streamed, definitions, source.hmac_keys)
         totals = Counter(batches=0, **asdict(BatchCounts(0, 0, 0, 0, 0)))
+        progress(Notice(f"cluster {cluster} has the topic; its records are read"))
         with closing(sink):
             query = _start_query(spark, source, root.checkpoint, sink, available_now=available_now)
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -138,10 +139,12 @@ def _add_out(made: ArgumentParser) -> None:
 
 def run_jobs(**arguments: Any) -> int:
     """Write the tables from the audit topic, continuously or up to its current end."""
+    from spark_jobs.progress import ProgressLines
     from spark_jobs.run import run
 
-    summary = run(**_prepared(arguments))
-    _say(summary)
+    say = ProgressLines(_say, time.monotonic)
+    summary = run(**_prepared(arguments), progress=say)
+    say(summary)
     return 1 if summary.failed else 0
 
 
@@ -149,7 +152,7 @@ def backfill(**arguments: Any) -> int:
     """Compute days of the tables again from the audit topic."""
     from spark_jobs.run import backfill as run
 
-    summary = run(**_prepared(arguments))
+    summary = run(**_prepared(arguments), progress=_say)
     _say(summary)
     return 1 if summary.failed else 0
 
@@ -279,7 +282,6 @@ def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
         "hmac_keys": hmac_keys(AUDIT_KEYS, arguments["hmac_keys"]),
         "registry_hmac_keys": hmac_keys(REGISTRY_KEYS, arguments["registry_hmac_keys"]),
         "jars": [jar for name in _sets(arguments) for jar in resolve(name)],
-        "progress": _say,
     }
 
 
