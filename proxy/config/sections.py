@@ -44,7 +44,7 @@ class Listener(ConfigSection):
         "advertised",
         "Address at which clients reach this listener.",
         kind="host:port",
-        allowed=ENDPOINT,
+        allowed=f"{ENDPOINT}; not 0.0.0.0 or ::",
         default_factory=lambda listener: listener["bind"],
         example="kafka-1.example:9092",
         shown_default="`bind`",

@@ -25,6 +25,7 @@ def validate_across_keys(document: ConfigDocument, wrong: Collection[Path]) -> I
     count = len(listeners) if isinstance(listeners, list) else 0
     yield from _repeated_names(document, count)
     yield from _repeated_addresses(document, count)
+    yield from _advertised(document, count)
     yield from _loops(document, count)
     yield from _rewriting(document, count)
     yield from _tls(document, count)
@@ -64,6 +65,18 @@ def _repeated_addresses(document: ConfigDocument, count: int) -> Iterator[Proble
                 yield Problem(path, f"{bind} is taken by {other}.bind {taken} (allowed: an address of its own)")
                 break
         used.append((owner, bind))
+
+
+def _advertised(document: ConfigDocument, count: int) -> Iterator[Problem]:
+    """Yield addresses for clients that none can dial."""
+    for number in range(count):
+        path: Path = ("listeners", number, "advertised")
+        given, bind = _endpoint(document, path), _endpoint(document, (*path[:2], "bind"))
+        allowed = "(allowed: host:port as clients dial it)"
+        if given is not None and given.host in WILDCARDS:
+            yield Problem(path, f"{given} is no address that a client can dial {allowed}")
+        if document.get(path) is None and bind is not None and bind.host in WILDCARDS:
+            yield Problem(path, f"is missing, and bind is {bind}, which no client can dial {allowed}")
 
 
 def _loops(document: ConfigDocument, count: int) -> Iterator[Problem]:

@@ -198,7 +198,7 @@ EXAMPLES = [
 REST = {
     "broker.id": "broker.id: 1\n",
     "internal.bootstrap.servers": "internal.bootstrap.servers: 127.0.0.1:19094\n",
-    "listeners": "listeners: [{name: CLIENT, bind: '0.0.0.0:9092', upstream: '127.0.0.1:19092'}]\n",
+    "listeners": "listeners: [{name: CLIENT, bind: '127.0.0.2:9092', upstream: '127.0.0.1:19092'}]\n",
 }
 
 

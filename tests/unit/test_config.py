@@ -201,7 +201,17 @@ def test_mistakes_of_the_file_itself_are_named_and_located(problems, tmp_path):
 
 
 def two_listeners(bind: str, upstream: str = "10.0.0.9:19092", *, name: str = "OTHER", more: str = "") -> str:
-    return MINIMAL + f"  - {{name: {name}, bind: '{bind}', upstream: '{upstream}'}}\n{more}"
+    return MINIMAL + f"  - {{name: {name}, bind: '{bind}', upstream: '{upstream}', advertised: 'kafka-1:9'}}\n{more}"
+
+
+@pytest.mark.promise("config/listeners.md", "An address that no client can dial is not advertised.")
+def test_no_wildcard_is_advertised(problems):
+    for wildcard in ("0.0.0.0:9093", "[::]:9093"):
+        for given, said in (("", f"is missing, and bind is {wildcard}"), (wildcard, f"{wildcard} is no address")):
+            more = f", advertised: '{given}'" if given else ""
+            listener = f"{{name: OTHER, bind: '{wildcard}', upstream: 'k:1'{more}}}"
+            (problem,) = problems(f"{MINIMAL}  - {listener}\n")
+            assert problem.startswith(f"listeners[1].advertised: {said}")
 
 
 @pytest.mark.promise("config/listeners.md", "Two listeners cannot have one name or one address.")
