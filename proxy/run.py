@@ -75,6 +75,9 @@ RESIGN_TIME = 3.0
 """Seconds that a sidecar which coordinates groups takes longer to end: others take them first, 2 s at most, and the
 consumers learn it, within 1 s."""
 
+SAME_SIGNAL_TIME = 0.1
+"""Seconds in which a second signal is the same one: a terminal, a shell and a supervisor may each send it."""
+
 QUOTAS_TIMEOUT = 1.0
 """Seconds that the first accept waits for the quotas of the cluster. After that those of the file apply."""
 
@@ -101,6 +104,7 @@ async def _run(
     abort = asyncio.Event()
     notifier = ServiceNotifier()
     accepted = taken_over = False
+    stop_asked_at = 0.0
     successor: TakeoverServer | None = None  # where one may take over
 
     def begin_stop() -> None:
@@ -112,11 +116,13 @@ async def _run(
         stop.set()
 
     def on_signal(name: str) -> None:
-        if stop.is_set():
+        nonlocal stop_asked_at
+        if not stop.is_set():
+            stop_asked_at = loop.time()
+            begin_stop()
+        elif loop.time() >= stop_asked_at + SAME_SIGNAL_TIME:
             log.warning("stopping_at_once", signal=name)
             abort.set()
-        else:
-            begin_stop()
 
     def on_taken_over(pid: int) -> None:
         nonlocal taken_over

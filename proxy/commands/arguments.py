@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime
@@ -124,6 +124,19 @@ def command(commands: Commands, name: str, act: Callable[..., int | None], extra
     made = commands.add_parser(name, help=meaning, description=meaning, allow_abbrev=False)
     made.set_defaults(act=act, extra=extra)
     return made
+
+
+def add_config(parser: ArgumentParser) -> None:
+    """Add the sidecar's configuration, as ``config``: with ``-c`` or without."""
+    either = parser.add_mutually_exclusive_group(required=True)
+    text = "The sidecar's configuration, YAML."
+    either.add_argument("config", nargs="?", type=_path, default=SUPPRESS, metavar="FILE", help=text)
+    either.add_argument("-c", "--config", type=Path, default=SUPPRESS, metavar="FILE", help="The same.")
+
+
+def _path(text: str) -> Path | str:
+    """Return a path; but nothing for nothing, which argparse converts, too, where the file is given with ``-c``."""
+    return text if text is SUPPRESS else Path(text)
 
 
 def add_folder(parser: ArgumentParser, default: Path | None, meaning: str) -> None:

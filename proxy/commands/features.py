@@ -12,6 +12,7 @@ from proxy.commands.arguments import (
     FurtherWords,
     add_api_key,
     add_bootstrap_servers,
+    add_config,
     add_kafka_config,
     add_listener,
     add_output,
@@ -70,7 +71,7 @@ def add(commands: Commands) -> None:
     _add_dry_run(made)
     _add_unsafe(made)
     made = command(features, "check", check)
-    made.add_argument("-c", "--config", type=Path, required=True, metavar="FILE", help="The sidecar's configuration.")
+    add_config(made)
     made = command(features, "forget", forget_participant)
     text = "What does not run any more: sidecar/ID or reader/NAME."
     made.add_argument("participant", type=_participant, metavar="PARTICIPANT", help=text)

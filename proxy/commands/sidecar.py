@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxy.commands.arguments import add_admin, add_output, command
+from proxy.commands.arguments import add_admin, add_config, add_output, command
 from proxy.commands.output import encode_value
 from proxy.commands.watching import show
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 def add(commands: Commands) -> None:
     """Put them on the command line."""
     made = command(commands, "run", run)
-    made.add_argument("-c", "--config", type=Path, required=True, metavar="FILE", help="YAML configuration.")
+    add_config(made)
     said = "Take over from the sidecar that runs, without refusing a connection (docs/restart.md)."
     made.add_argument("--takeover", action="store_true", help=said)
     made = commands.add_parser("worker")  # without help, it is not listed
     made.set_defaults(act=worker)
     made.add_argument("descriptor", type=int)
     made = command(commands, "check-config", check_config)
-    made.add_argument("config", type=Path, metavar="FILE", help="YAML configuration.")
+    add_config(made)
     add_admin(command(commands, "reload", reload))
     made = command(commands, "quotas", quotas)
     add_admin(made)
