@@ -149,8 +149,10 @@ SELECT slo, CASE WHEN regexp_full_match(objective, '[0-9]+')  -- it has no name 
         THEN concat_ws(' in ', format('{:.10g} %', objective_ratio * 100), format('{:.10g} ms', threshold_ms))
         ELSE objective END AS objective, cluster_id,
     concat_ws(' ', api, topic, principal, client_id) AS judged, total, good, attainment,
-    objective_ratio AS target, period_error_budget_remaining_ratio AS budget_left, burn_rate_1h, burn_rate_1d,
-    CASE WHEN page_quick OR page_slow THEN 'page' WHEN ticket_quick OR ticket_slow THEN 'ticket' END AS alert, as_of
+    objective_ratio AS target, CASE WHEN coalesce(total >= 100, true)  -- fewer are not judged
+        THEN period_error_budget_remaining_ratio END AS budget_left, burn_rate_1h, burn_rate_1d,
+    CASE WHEN total < 100 THEN NULL WHEN page_quick OR page_slow THEN 'page'
+        WHEN ticket_quick OR ticket_slow THEN 'ticket' END AS alert, as_of
 FROM slo AS s WHERE day BETWEEN $since AND $until
 QUALIFY row_number() OVER (
     PARTITION BY slo, s.objective, cluster_id, api, topic, principal, client_id ORDER BY day DESC) = 1

@@ -135,8 +135,7 @@ def latency_chart(values: Values) -> Chart:
 def budget_chart(values: Values) -> Chart:
     """Return error budgets.
 
-    ``values``: ``what``, ``left`` (ratio), ``shown`` (clamped to -1..1), ``cut`` (label below -1), ``requests``, and
-    ``few``: whether these are too few to judge.
+    ``values``: ``what``, ``left`` (ratio), ``shown`` (clamped to -1..1), ``cut`` (label below -1), ``requests``.
     """
     limit = {"expr": f"{_NARROW} ? 120 : 360"}
     axes: Spec = {
@@ -145,7 +144,7 @@ def budget_chart(values: Values) -> Chart:
         "x": {"field": "shown", "type": "quantitative", "scale": {"domain": [-1, 1], "clamp": True},
               "axis": {"title": "budget left", "format": "%", "tickCount": 5}},
     }  # fmt: skip
-    colors = {"datum.few": "var(--soft)", "datum.left < 0": "var(--bad)", "datum.left < 0.25": "var(--warn)"}
+    colors = {"datum.left < 0": "var(--bad)", "datum.left < 0.25": "var(--warn)"}
     bar: Spec = {
         "mark": {"type": "bar", "cornerRadiusEnd": 2, "height": {"band": 0.55}},
         "encoding": {
@@ -162,7 +161,7 @@ def budget_chart(values: Values) -> Chart:
         "encoding": {"text": {"field": "cut", "type": "nominal"}},
     }
     return _chart(
-        "Share of each objective's error budget that is left; below 0 it is overspent, grey: too few requests.",
+        "Share of each objective's error budget that is left; below 0 it is overspent.",
         max(60, 36 * len(values)),
         values,
         encoding=axes,

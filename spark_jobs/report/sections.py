@@ -287,11 +287,10 @@ def _objectives_section(scope: ReportScope, rows: list[Row]) -> ReportSection:
     rows = _without_same_cluster(rows)
     judged = [row for row in rows if row["budget_left"] is not None]
     nothing = [_objective_name(row) for row in rows if row["total"] == 0]
-    few = [row for row in judged if formatting.are_few(row["total"])]
-    over = [row for row in judged if row["budget_left"] < 0 and row not in few]
-    counted = len(rows) - len(few)
+    few = [row for row in rows if formatting.are_few(row["total"])]
+    over = [row for row in judged if row["budget_left"] < 0]
     finding = (
-        f"{len(judged) - len(few) - len(over)} of {formatting.count(counted, 'objective')} have error budget left."
+        f"{len(judged) - len(over)} of {formatting.count(len(rows) - len(few), 'objective')} have error budget left."
     )
     if over:
         worst = over[0]
@@ -309,7 +308,6 @@ def _objectives_section(scope: ReportScope, rows: list[Row]) -> ReportSection:
     values = [
         {
             "what": label,
-            "few": row in few,
             "requests": row["total"],
             "left": row["budget_left"],
             "shown": max(-1, min(1, row["budget_left"])),

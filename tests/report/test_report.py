@@ -248,7 +248,7 @@ def test_a_percentage_of_few_requests_is_grey_and_judges_nobody(tmp_path: Path) 
         "1 of 1 objective have error budget left. 1 objective had fewer than 100 requests: too few to judge."
         in reported
     )
-    assert [value["few"] for value in chart(text, "objectives")["data"]["values"]] == [True, False]
+    assert [value["left"] for value in chart(text, "objectives")["data"]["values"]] == [0.5]
     assert "8 Fetch requests are too few for a percentile." in Parsed(text).sections["latency"]
     greys = re.findall(r'<span class="few" title="(.*?)">(.*?)</span>', text)
     assert ("of 99 requests", "90\xa0%") in greys

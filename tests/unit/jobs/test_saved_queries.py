@@ -165,6 +165,7 @@ def test_open_connections_have_the_clients_that_come_from_there_as_that_principa
     ]
 
 
+@pytest.mark.promise("slo.md", "Fewer than 100 requests have neither a budget that is left nor an alert.")
 @pytest.mark.promise("queries.md", "An objective without a `displayName` is named by its target in `budget-left`.")
 def test_objectives_are_those_of_the_newest_day_called_by_what_they_promise(tmp_path: Path) -> None:
     row = {"day": DAY, "cluster_id": "c", "slo": "s", "objective_ratio": 0.999, "attainment": 1.0}
@@ -186,9 +187,11 @@ def test_objectives_are_those_of_the_newest_day_called_by_what_they_promise(tmp_
         {**row, "day": DAY, "topic": "a", budgets: 0.5, "ticket_slow": True},
         {**row, "day": DAY, "topic": "b", budgets: 0.25, "page_slow": True, "ticket_slow": True},
         {**row, "day": DAY, "topic": "c", budgets: None},
+        {**row, "day": DAY, "topic": "d", budgets: -99.0, "page_quick": True, "total": 99},
+        {**row, "day": DAY, "topic": "e", budgets: -9.0, "page_quick": True, "total": 100},
     )  # fmt: skip
     assert picked(answer(tmp_path / "newest", "budget-left"), "judged", "budget_left", "alert") == [
-        ("b", 0.25, "page"), ("a", 0.5, "ticket"), ("c", None, None),
+        ("e", -9.0, "page"), ("b", 0.25, "page"), ("a", 0.5, "ticket"), ("c", None, None), ("d", None, None),
     ]  # fmt: skip
 
 
