@@ -56,7 +56,8 @@ def _report_scope(reader: TableReader, since: date | None, until: date | None) -
     known = [name for name in reader.tables if name in TABLES]
     if not known:
         raise QueryError(f"there are no Brokerside tables in {reader.root}")
-    days = [day for name in known for day in _min_and_max(reader, "day", name)]
+    tomorrow = datetime.now(UTC).date() + timedelta(1)  # a clock that is wrong may be ahead by thousands of years
+    days = [day for name in known for day in _min_and_max(reader, "day", name, until=tomorrow)]
     last = until or max(days, default=None)
     if last is None:
         raise QueryError(f"the tables in {reader.root} have no rows")
@@ -64,7 +65,7 @@ def _report_scope(reader: TableReader, since: date | None, until: date | None) -
     if first > last:
         raise QueryError(f"the first day, {first}, is after the last one, {last}")
     columns = (("completeness", "last_status"), ("traffic", "minute"))
-    seen = [at for name, column in columns if name in known for at in _min_and_max(reader, column, name)]
+    seen = [at for name, column in columns if name in known for at in _min_and_max(reader, column, name, until=last)]
     midnight = datetime(last.year, last.month, last.day, tzinfo=UTC)
     days_long = ((last - first).days + 1) * 86_400
     minutes = _min_and_max(reader, "minute", "traffic", first, last) if "traffic" in known else []

@@ -207,6 +207,18 @@ def test_days_can_be_chosen(root: Path) -> None:
         report(root, since=first + timedelta(1), until=first)
 
 
+@pytest.mark.promise(
+    "queries.md", "By default the report ends with the newest day up to tomorrow, whatever a clock has said."
+)
+def test_events_of_the_year_9999_are_not_the_newest(tmp_path: Path) -> None:
+    bursts(tmp_path, (42, 60))
+    far = datetime(9999, 12, 30, tzinfo=UTC)
+    status = {"boot_id": "b", "started_at": far, "statuses": 1, "last_status": far, "ended": False}
+    write(tmp_path, "traffic", {"day": far.date(), "minute": far, "api": "Produce", "requests": 1})
+    write(tmp_path, "completeness", {"day": far.date(), "minute": far, **status})
+    assert "<p>2026-09-21, as observed by the sidecars up to 2026-09-21 18:42 UTC." in report(tmp_path)
+
+
 def test_tables_without_rows_are_refused_and_one_row_is_enough(tmp_path: Path) -> None:
     for name in TABLES:
         write(tmp_path, name)
