@@ -69,7 +69,12 @@ class ListenerInterceptors:
             self._on_unsupported,
         )
         self._topics = ProtectedTopics([config.audit.topic])
-        self._protected = TopicProtection(self._topics, self._on_denied, enabled=config.internal_topics_protected)
+        self._protected = TopicProtection(
+            self._topics,
+            self._on_denied,
+            enabled=config.internal_topics_protected,
+            inter_broker=listener.inter_broker,
+        )
         self._ip_quotas = IpQuotas(in_file=config.quotas.ip_store == "file")
         self._versions = ApiVersionsInterceptor(self._supported, features, self._on_versions)
         interceptors: list[Interceptor] = [
@@ -127,13 +132,20 @@ class ListenerInterceptors:
         """Apply the reloadable keys: the response to unsupported requests, the protection of the sidecars' topics, and
         where the quotas of addresses are set."""
         self._unsupported.limit = config.unsupported_request_max_consecutive
-        before = self._unsupported.policy, self._protected.enabled, self._ip_quotas.in_file
+        before = self._policies
         self._unsupported.policy = listener.unsupported_request_response
         self._protected.enabled = config.internal_topics_protected
+        self._protected.inter_broker = listener.inter_broker
         self._ip_quotas.in_file = config.quotas.ip_store == "file"
-        if before != (self._unsupported.policy, self._protected.enabled, self._ip_quotas.in_file):
+        if before != self._policies:
             self._versions.clear_cache()
             self.chain.update()
+
+    @property
+    def _policies(self) -> tuple[object, ...]:
+        """What decides which interceptors want which requests, and which versions clients are offered."""
+        protected = self._protected
+        return self._unsupported.policy, protected.enabled, protected.inter_broker, self._ip_quotas.in_file
 
     def _max_version(self, api_key: int) -> int | None:
         """Return the last version of an api that can be checked and rewritten here; None for any."""

@@ -32,6 +32,7 @@ from proxy.interceptors.topic_protection import (
     DELETE_RECORDS,
     DELETE_TOPICS,
     INCREMENTAL_ALTER_CONFIGS,
+    WRITE_TXN_MARKERS,
 )
 from proxy.local import cluster as local_cluster
 from proxy.local.cluster import ClusterState
@@ -235,6 +236,20 @@ def test_a_transaction_is_refused_and_leaves_no_marker(site: Site) -> None:
     producer.commit_transaction(60)
     until(lambda: sum(site.ends(site.other)) >= sum(before[1]) + 2)  # the record, and the marker
     assert site.ends(site.topic) == before[0]
+
+
+def test_a_client_does_not_fence_a_sidecar(site: Site) -> None:
+    own = {"transactional.id": "brokerside-groups-0"}
+    sidecar = Producer({"bootstrap.servers": site.cluster.internal_bootstrap, **own})
+    sidecar.init_transactions(60)
+    with pytest.raises(KafkaException) as raised:
+        Producer({"bootstrap.servers": site.cluster.bootstrap, **own}).init_transactions(60)
+    assert raised.value.args[0].code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    sidecar.begin_transaction()
+    sidecar.produce(site.other, b"v")
+    sidecar.commit_transaction(60)
+    with Asker(site.cluster.bootstrap) as asker, pytest.raises(ConnectionError):
+        asker.answer(WRITE_TXN_MARKERS, 1, {"Markers": []})
 
 
 @pytest.mark.promise(

@@ -17,12 +17,17 @@ from proxy.core.schema import layout
 from proxy.core.struct import view
 from proxy.interceptors.topic_protection import (
     ADD_PARTITIONS_TO_TXN,
+    ALTER_PARTITION_REASSIGNMENTS,
     CHANGED_ARRAYS,
     CREATE_TOPICS,
     DELETE_RECORDS,
     DELETE_TOPICS,
     MAX_ANSWERED_ITEMS,
     PRODUCE,
+    READ,
+    TRANSACTION_ARRAYS,
+    TXN_OFFSET_COMMIT,
+    WRITE_TXN_MARKERS,
     TopicProtection,
 )
 from tests.cases import each
@@ -65,7 +70,8 @@ def values_of(key: int, *names: str) -> dict[str, Any]:
     if key in (ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS):
         return resources(*names)
     one = [{"PartitionIndex": 0}, {"PartitionIndex": 4}]
-    topics = [{"Name": name, "Partitions": one if key == DELETE_RECORDS else (0, 4)} for name in names]
+    nested = key in (DELETE_RECORDS, ALTER_PARTITION_REASSIGNMENTS)
+    topics = [{"Name": name, "Partitions": one if nested else (0, 4)} for name in names]
     transactions = [{"TransactionalId": "t", "Topics": topics}]
     return {"Topics": topics, "TopicNames": names, "V3AndBelowTopics": topics, "Transactions": transactions}
 
@@ -94,7 +100,8 @@ def test_every_version_is_answered_for_every_item(key: int, version: int) -> Non
     names = leaves(answer, "ResourceName" if key in (ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS) else "Name")
     assert names == [HONEST, GUARDED]
     found = leaves(answer, "PartitionErrorCode") or leaves(answer, "ErrorCode")
-    assert found == [29] * (4 if key in (DELETE_RECORDS, ADD_PARTITIONS_TO_TXN) else 2)
+    nested = key in (DELETE_RECORDS, ADD_PARTITIONS_TO_TXN, ALTER_PARTITION_REASSIGNMENTS)
+    assert [code for code in found if code] == [29] * (4 if nested else 2)
     assert leaves(answer, "PartitionIndex") in ([], [0, 4, 0, 4])
     assert [request.api_key for request in bench.refused] == [key]
     assert bench.ask(key, version, values_of(key, HONEST, "my-brokerside-topic")) is Disposition.FORWARD
@@ -115,11 +122,50 @@ def test_protected_are_prefixes_the_audit_s_topic_and_known_ids_and_only_topics_
     assert Bench().ask(ALTER_CONFIGS, 2, values) is Disposition.FORWARD
     # What is wanted.
     wants = Bench().protected.flags
-    assert {*CHANGED_ARRAYS} == {19, 20, 21, 24, 33, 37, 44}, "all that change records or the configuration of a topic"
+    changing = {19, 20, 21, 24, 33, 37, 44, 45}
+    assert {*CHANGED_ARRAYS} == changing, "all that change records, the configuration or the replicas of a topic"
     assert [wants(PRODUCE, version) & ~ON_HEADER for version in (0, 13)] == [ON_TOPICS] * 2
     assert all(wants(key, version) == ON_BODY for key, version in VERSIONS)
-    assert all(wants(key, APIS[key].max_version + 1) & ON_HEADER for key in (PRODUCE, *CHANGED_ARRAYS))
-    assert not any(wants(key, 0) for key in APIS if key != PRODUCE and key not in CHANGED_ARRAYS)
+    assert all(wants(key, APIS[key].max_version + 1) & ON_HEADER for key in (PRODUCE, *READ))
+    assert not any(wants(key, 0) for key in APIS if key not in (PRODUCE, WRITE_TXN_MARKERS, *READ))
+
+
+TRANSACTIONAL = [
+    (key, version) for key in TRANSACTION_ARRAYS for version in range(APIS[key].min_version, APIS[key].max_version + 1)
+]
+
+
+@pytest.mark.promise("protected-topics.md", "No client may use a transactional id of the sidecars.")
+@each(("key", "version"), TRANSACTIONAL)
+def test_transactional_ids_of_the_sidecars_are_theirs(key: int, version: int) -> None:
+    def values(transactional_id: str) -> dict[str, Any]:
+        topics = [{"Name": HONEST, "Partitions": (0, 4) if key == ADD_PARTITIONS_TO_TXN else [{"PartitionIndex": 4}]}]
+        ids = dict.fromkeys(("TransactionalId", "V3AndBelowTransactionalId"), transactional_id)
+        batch = [{"TransactionalId": transactional_id, "Topics": topics}]
+        return {**ids, "GroupId": GUARDED, "Topics": topics, "V3AndBelowTopics": topics, "Transactions": batch}
+
+    bench = Bench()
+    answer = bench.answer(key, version, values("brokerside-groups-3"))
+    batched = key == ADD_PARTITIONS_TO_TXN and version >= 4
+    found = leaves(answer, "PartitionErrorCode") or [code for code in leaves(answer, "ErrorCode") if code]
+    assert {*found} == {29 if batched else 53}
+    assert leaves(answer, "ProducerId") in ([], [-1])
+    assert [request.api_key for request in bench.refused] == [key]
+    assert bench.ask(key, version, values("orders-brokerside-1")) is Disposition.FORWARD
+    long = {**values("brokerside-features-0"), "Topics": [{"Name": "t" * 200, "Partitions": [{}]}] * 5}
+    assert bench.ask(TXN_OFFSET_COMMIT, 3, long) == Denied(None)
+    many = {**values("orders"), "Topics": [{"Name": "brokerside-audit", "Partitions": [{}]}] * 50}
+    assert bench.ask(TXN_OFFSET_COMMIT, 3, many) is Disposition.FORWARD, "offsets of the audit may be committed"
+
+
+@pytest.mark.promise("protected-topics.md", "WriteTxnMarkers passes where brokers talk to each other alone.")
+def test_only_brokers_end_the_transactions_of_others() -> None:
+    bench = Bench()
+    for version in (1, 2):
+        assert bench.protected.flags(WRITE_TXN_MARKERS, version) == ON_HEADER
+    assert bench.protected.on_header(Request(CONNECTION, WRITE_TXN_MARKERS, 1, "c", 1, 0)) is Disposition.CLOSE
+    bench.protected.inter_broker = True
+    assert bench.protected.flags(WRITE_TXN_MARKERS, 1) == 0
 
 
 @pytest.mark.promise(
