@@ -77,7 +77,7 @@ def test_scram(site: Lab) -> None:
     admin = AdminClient({"bootstrap.servers": f"{host(1)}:19094"})
     credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
     change = UserScramCredentialUpsertion("alice", credential, password=b"alice-secret")
-    admin.alter_user_scram_credentials([change])["alice"].result(30)
+    admin.alter_user_scram_credentials([change])["alice"].result(180)
     login = {
         "bootstrap.servers": f"{host(1)}:9092",
         "security.protocol": "SASL_PLAINTEXT",

@@ -144,7 +144,7 @@ def working(address: str, done: threading.Event) -> None:
         number += 1
         name = f"shown-{number % 5}"
         with contextlib.suppress(Exception):  # it is there, from the sixth time on
-            admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+            admin.create_topics([NewTopic(name, 1, 1)])[name].result(180)
         transfer(address, name, 50)
         with contextlib.closing(BrokerMetadataClient(address)) as client:
             client.brokers()

@@ -290,7 +290,7 @@ def alter_audit_topic(site: Site, operation: AlterConfigOpType) -> None:
     entry = ConfigEntry("retention.ms", "3600000", incremental_operation=operation)
     resource_ = ConfigResource(ResourceType.TOPIC, AUDIT_TOPIC, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": site.cluster.internal_bootstrap})
-    admin.incremental_alter_configs([resource_])[resource_].result(30)
+    admin.incremental_alter_configs([resource_])[resource_].result(180)
 
 
 @contextmanager

@@ -64,7 +64,7 @@ class Line:
     def topic_id(self) -> str | None:
         """The id of the audit topic, if there is one."""
         try:
-            return str(self.admin.describe_topics(TopicCollection([TOPIC]))[TOPIC].result(30).topic_id)
+            return str(self.admin.describe_topics(TopicCollection([TOPIC]))[TOPIC].result(180).topic_id)
         except KafkaException:
             return None
 

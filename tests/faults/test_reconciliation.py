@@ -156,7 +156,7 @@ def test_every_request_is_accounted_for(cluster: Site, tmp_path: Path) -> None:
     gate, internal, node = cluster.gate, cluster.internal, cluster.state.nodes[0]
     topic = f"ledger-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": internal})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(180)
 
     config = yaml.safe_load((tmp_path / "cluster" / "sidecar-1.yaml").read_text())
     config["internal.bootstrap.servers"] = internal
@@ -368,7 +368,7 @@ def use(bootstrap: str, canaries: dict[str, str]) -> None:
     settings = common | {"sasl.mechanism": MECHANISM, "sasl.username": "alice", "sasl.password": canaries["scram"]}
     admin = AdminClient(settings)
     topic = f"canary-{uuid.uuid4().hex[:8]}"
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(180)
     producer = Producer(settings)
     producer.produce(
         topic, canaries["value"].encode(), canaries["key"].encode(), headers={"h": canaries["header"].encode()}
@@ -387,11 +387,11 @@ def use(bootstrap: str, canaries: dict[str, str]) -> None:
                 "carol", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), canaries["added"].encode()
             )
         ]
-    )["carol"].result(30)
+    )["carol"].result(180)
     entry = ConfigEntry("ssl.truststore.password", canaries["config"], incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
     with contextlib.suppress(KafkaException):  # refused or not, it has passed
-        admin.incremental_alter_configs([resource])[resource].result(30)
+        admin.incremental_alter_configs([resource])[resource].result(180)
 
     client_id = f"own-{topic}"
     with Own(bootstrap, client_id) as client:

@@ -47,7 +47,7 @@ def topic(cluster: ClusterState) -> Iterator[str]:
     name = f"t-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
     config = {"max.message.bytes": str(2 * LARGE)}
-    admin.create_topics([NewTopic(name, 2, 1, config=config)])[name].result(30)
+    admin.create_topics([NewTopic(name, 2, 1, config=config)])[name].result(180)
     described_by(cluster, name)
     yield name
-    admin.delete_topics([name])[name].result(30)
+    admin.delete_topics([name])[name].result(180)

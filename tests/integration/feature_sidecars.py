@@ -127,7 +127,7 @@ def delete_topics(admin: AdminClient, *names: str) -> None:
     """Delete those of the topics that there are, and wait until the broker knows of none: it learns of that later."""
     there = admin.list_topics(timeout=60).topics.keys() & {*names}
     for future in admin.delete_topics([*there]).values() if there else ():
-        future.result(60)
+        future.result(180)
     sidecars.until(lambda: not admin.list_topics(timeout=60).topics.keys() & there)
 
 
@@ -137,7 +137,7 @@ def await_ends_of_transactions(bootstrap: str, partition: TopicPartition) -> Non
 
     def end(isolation: IsolationLevel) -> int:
         found = admin.list_offsets({partition: OffsetSpec.latest()}, isolation_level=isolation)
-        return int(found[partition].result(60).offset)
+        return int(found[partition].result(180).offset)
 
     def are_there() -> bool:
         try:

@@ -118,7 +118,7 @@ def add_scram_user(internal: str, address: str, mechanism: str, name: str, passw
     info = ScramCredentialInfo(ScramMechanism[mechanism.replace("-", "_")], 4096)
     user = UserScramCredentialUpsertion(name, info, password.encode())
     admin = AdminClient({"bootstrap.servers": internal})  # it has to outlive its call
-    admin.alter_user_scram_credentials([user])[name].result(30)
+    admin.alter_user_scram_credentials([user])[name].result(180)
     deadline = time.monotonic() + TIMEOUT
     while True:
         with Own(address, "until-known") as client:

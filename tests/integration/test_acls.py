@@ -108,7 +108,7 @@ def run_documented_commands(folder: Path, node: Node, tools: KafkaTools) -> None
     # The controller has them all, and the authorizer of the broker a moment later.
     admin = AdminClient({"bootstrap.servers": node.internal})
     kinds = ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
-    until(lambda: len(admin.describe_acls(AclBindingFilter(*kinds)).result(60)) == len(granted()))
+    until(lambda: len(admin.describe_acls(AclBindingFilter(*kinds)).result(180)) == len(granted()))
 
 
 def use_everything(folder: Path, node: Node, internal: str) -> None:
@@ -131,7 +131,7 @@ def use_everything(folder: Path, node: Node, internal: str) -> None:
 
     def largest_record(topic: str) -> str:
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        return str(admin.describe_configs([resource])[resource].result(60)["max.message.bytes"].value)
+        return str(admin.describe_configs([resource])[resource].result(180)["max.message.bytes"].value)
 
     for run in (1, 2):
         sidecar = SidecarProcess.start(path, folder / f"acls-{run}.log", node.admin)
@@ -153,7 +153,7 @@ def use_everything(folder: Path, node: Node, internal: str) -> None:
             resource.add_incremental_config(
                 ConfigEntry("max.message.bytes", "2000000", incremental_operation=AlterConfigOpType.SET)
             )
-            admin.incremental_alter_configs([resource])[resource].result(30)
+            admin.incremental_alter_configs([resource])[resource].result(180)
             until(lambda topic=topic: largest_record(topic) == "2000000")
 
 
@@ -326,7 +326,7 @@ def run_tools(bootstrap: str, folder: Path, internal: str) -> None:
             done = run("admin", command)
             assert done.returncode == 0, done.stdout + done.stderr
             # The next tools ask the broker, which learns of all changes in their order, a moment later.
-            client.create_topics([NewTopic(f"known-{number}", 1, 1)])[f"known-{number}"].result(60)
+            client.create_topics([NewTopic(f"known-{number}", 1, 1)])[f"known-{number}"].result(180)
             until(lambda last=f"known-{number}": last in client.list_topics(timeout=60).topics)
         run("admin", CHANGES[0])
         for command in (*CHANGES, *READS):

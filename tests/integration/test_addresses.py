@@ -319,7 +319,7 @@ def test_a_client_gets_the_address_of_its_listener_and_works(cluster, topic, tmp
     del config["observer.class.names"], config["audit"]
     with running(config, tmp_path) as sidecar:
         client = AdminClient({"bootstrap.servers": address})
-        nodes = client.describe_cluster().result(60).nodes
+        nodes = client.describe_cluster().result(180).nodes
         assert [(one.id, f"{one.host}:{one.port}") for one in nodes] == [(node.id, address)]
         values = [str(number).encode() for number in range(100)]
         assert produce(address, topic, values) == 100

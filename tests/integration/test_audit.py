@@ -246,11 +246,11 @@ def test_every_request_has_its_event(cluster, tmp_path):
 
 def _change_a_topic(admin: AdminClient) -> None:
     topic = f"evaded-{uuid.uuid4().hex[:8]}"
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(180)
     entry = ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(30)
-    admin.delete_topics([topic])[topic].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(180)
+    admin.delete_topics([topic])[topic].result(180)
 
 
 def _read_and_write(settings: dict[str, str], audit_topic: str) -> None:
@@ -289,7 +289,7 @@ def test_metrics_are_the_sums_of_the_events(cluster, tmp_path):
         assert len(librdkafka.consume(node.advertised, topic, RECORDS)) >= RECORDS
         admin = AdminClient({"bootstrap.servers": node.advertised})
         with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
-            admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+            admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(180)
         del admin  # its connection ends with it
         found = until(lambda: quiet(sidecar.metrics()))
     reported = events(envelopes(cluster.internal_bootstrap, f"audit-{name}"), RequestEvent)

@@ -211,12 +211,12 @@ def alter(address: str, node_id: int, value: int | None) -> None:
 def test_the_registry_is_compacted_and_replicated_and_made_again_where_it_is_deleted(fleet: Fleet) -> None:
     admin = AdminClient({"bootstrap.servers": fleet.state.internal_bootstrap})
     resource = ConfigResource(ConfigResource.Type.TOPIC, REGISTRY)
-    config = admin.describe_configs([resource])[resource].result(30)
+    config = admin.describe_configs([resource])[resource].result(180)
     [partition] = admin.list_topics(REGISTRY, timeout=20).topics[REGISTRY].partitions.values()
     assert len(partition.replicas) == 3
     assert (config["cleanup.policy"].value, config["min.insync.replicas"].value) == ("compact", "2")
     made = fleet.registries_made()
-    admin.delete_topics([REGISTRY])[REGISTRY].result(30)
+    admin.delete_topics([REGISTRY])[REGISTRY].result(180)
     until(lambda: fleet.registries_made() > made)
     until(lambda: REGISTRY in admin.list_topics(timeout=20).topics)
     path = fleet.config(1)

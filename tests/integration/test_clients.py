@@ -43,7 +43,7 @@ def test_groups_of_both_protocols_read_back_what_was_produced_with_every_codec(c
         read = consume(cluster.bootstrap, topic, 1000, **{"group.id": group, "group.protocol": protocol})
         assert sorted(read) == sorted(value for some in values for value in some), protocol
         assert sum(committed(admin, group).values()) == 1000
-        assert group in {listed.group_id for listed in admin.list_consumer_groups().result(30).valid}
+        assert group in {listed.group_id for listed in admin.list_consumer_groups().result(180).valid}
 
 
 @pytest.mark.promise("supported-versions.md", "Transactions commit and abort through a sidecar.")
@@ -68,17 +68,17 @@ def test_admin_calls(cluster, sidecar):
 
     def is_deleted():
         try:
-            admin.describe_configs([resource])[resource].result(30)
+            admin.describe_configs([resource])[resource].result(180)
         except KafkaException as error:
             return error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
         return False
 
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
-    admin.create_partitions([NewPartitions(name, 3)])[name].result(30)
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(180)
+    admin.create_partitions([NewPartitions(name, 3)])[name].result(180)
     until(lambda: len(admin.list_topics(name, timeout=30).topics[name].partitions) == 3)
-    assert admin.describe_configs([resource])[resource].result(30)["cleanup.policy"].value == "delete"
-    assert admin.describe_cluster().result(30).nodes[0].id == 1
-    admin.delete_topics([name])[name].result(30)
+    assert admin.describe_configs([resource])[resource].result(180)["cleanup.policy"].value == "delete"
+    assert admin.describe_cluster().result(180).nodes[0].id == 1
+    admin.delete_topics([name])[name].result(180)
     until(is_deleted)
 
 

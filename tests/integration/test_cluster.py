@@ -36,7 +36,7 @@ def topics(bootstrap: str) -> set[str]:
 
 def create(bootstrap: str, topic: str, replicas: int = 1) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 1, replicas)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, replicas)])[topic].result(180)
     for address in bootstrap.split(","):  # the controller has it, and brokers learn of it a moment later
         until(lambda address=address: topic in topics(address))  # type: ignore[misc]
 

@@ -221,10 +221,10 @@ def _fill_with_transactions(cluster: ClusterState, topic: str) -> None:
 def _topic(cluster: ClusterState, partitions: int, fill: Callable[[ClusterState, str], None]) -> Iterator[str]:
     name = f"consumed-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
-    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
+    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(180)
     fill(cluster, name)
     yield name
-    admin.delete_topics([name])[name].result(30)
+    admin.delete_topics([name])[name].result(180)
 
 
 @pytest.mark.promise("consumed-records.md", "Of a fetch exactly the records that the client takes are counted.")

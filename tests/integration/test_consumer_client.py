@@ -144,7 +144,7 @@ def topic(cluster: ClusterState) -> str:
     """Two partitions, with 100 messages each."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
-    admin.create_topics([NewTopic(name, 2, 1)])[name].result(30)
+    admin.create_topics([NewTopic(name, 2, 1)])[name].result(180)
     produce(cluster, name)
     return name
 

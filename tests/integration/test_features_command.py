@@ -221,7 +221,7 @@ def registry(cluster: ClusterState, monkeypatch: pytest.MonkeyPatch) -> Registry
     made = Registry(f"registry-{uuid.uuid4().hex[:8]}", cluster.internal_bootstrap)
     admin = AdminClient({"bootstrap.servers": made.bootstrap})
     new = NewTopic(made.topic, 1, 1, config={"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"})
-    admin.create_topics([new])[made.topic].result(30)
+    admin.create_topics([new])[made.topic].result(180)
     monkeypatch.setattr(topic_commands, "REGISTRY_TOPIC", TopicSpec(made.topic, hmac_keys.REGISTRY))
     return made
 

@@ -110,7 +110,7 @@ async def test_a_new_fleet_finalizes_the_levels_that_all_support(clean: ClusterS
     assert registered(clean)[-1]["state"] == "stopped"
     resource = ConfigResource(ConfigResource.Type.TOPIC, FEATURES)
     admin = AdminClient({"bootstrap.servers": clean.internal_bootstrap})
-    found = admin.describe_configs([resource])[resource].result(20)
+    found = admin.describe_configs([resource])[resource].result(180)
     wanted = ("cleanup.policy", "message.timestamp.type", "segment.bytes", "min.cleanable.dirty.ratio")
     assert [found[name].value for name in (*wanted, "compression.type", "min.insync.replicas")] == [
         "compact", "LogAppendTime", "1048576", "0.1", "uncompressed", "1",
@@ -225,7 +225,7 @@ async def test_levels_stay_while_the_topic_is_away_and_are_written_again(clean: 
             await until_async(lambda: sidecar.state == "serving")
             assert (await sidecar.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE)).error_code == NONE
             admin = AdminClient({"bootstrap.servers": clean.internal_bootstrap})
-            admin.delete_topics([FEATURES])[FEATURES].result(30)
+            admin.delete_topics([FEATURES])[FEATURES].result(180)
             await until_async(lambda: sidecar.features.status().applied_epoch == 3)
             assert {view.levels[AUDIT_EVENT_SCHEMA] for view in sidecar.views if view.epoch >= 2} == {1}
             assert (await sidecar.update(AUDIT_EVENT_SCHEMA, 2)).error_code == NONE

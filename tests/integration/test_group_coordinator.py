@@ -172,7 +172,7 @@ class Coordinating(FeatureFleet):
 
     def create_topic(self, name: str | None = None) -> str:
         name = name or f"t-{uuid.uuid4().hex[:8]}"
-        self.admin.create_topics([NewTopic(name, 4, 1)])[name].result(30)
+        self.admin.create_topics([NewTopic(name, 4, 1)])[name].result(180)
         produce(self.bootstrap, name, MESSAGES)
         return name
 
@@ -231,7 +231,7 @@ def test_partitions_move_when_a_consumer_joins_and_leaves_and_no_message_is_skip
     until(lambda: committed(coordinating.admin, group) == dict.fromkeys(range(4), 3 * MESSAGES // 4))
     produce(coordinating.bootstrap, topic, MESSAGES)
     until(lambda: first.count + second.count == 4 * MESSAGES)
-    coordinating.admin.create_partitions([NewPartitions(topic, 6)])[topic].result(30)
+    coordinating.admin.create_partitions([NewPartitions(topic, 6)])[topic].result(180)
     until(lambda: first.owned == set(range(6)))
     produce(coordinating.bootstrap, topic, 60, partitions=6)
     until(lambda: first.count + second.count >= 4 * MESSAGES + 60)
@@ -290,7 +290,7 @@ def test_topics_are_read_once_they_exist_and_again_once_they_are_recreated(
                 assert {(one.partition(), one.offset()) for one in messages} == {
                     (partition, offset) for partition in range(4) for offset in range(MESSAGES // 4)
                 }
-            coordinating.admin.delete_topics([topic])[topic].result(30)
+            coordinating.admin.delete_topics([topic])[topic].result(180)
             until(lambda: not any(coordinating.group(one)["owned"] for one in (group, other)))
 
 
@@ -483,7 +483,7 @@ def test_consumers_get_what_they_may_read_for_as_long_as_they_may(
     of_group, of_topic = (ResourceType.GROUP, group), (ResourceType.TOPIC, topic)
     sidecar = None
     try:
-        admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(30)
+        admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(180)
         secured.allow(*documented(group, topic))
         command = [sys.executable, *QUICK_GROUPS, "run", "-c", str(path)]
         sidecar = SidecarProcess(process.spawn(command, log), path, log, secured.node.admin)

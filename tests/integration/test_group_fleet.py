@@ -238,7 +238,7 @@ class GroupFleet(FeatureFleet):
 
         def leads() -> bool:
             with contextlib.suppress(KafkaException):
-                self.admin.elect_leaders(ElectionType.PREFERRED, [which]).result(30)
+                self.admin.elect_leaders(ElectionType.PREFERRED, [which]).result(180)
             return self.leaders(topic)[partition] == broker_id
 
         wait_until(leads)
@@ -286,7 +286,7 @@ class GroupFleet(FeatureFleet):
 
         def is_created() -> bool:
             try:
-                self.admin.create_topics([topic])[name].result(30)
+                self.admin.create_topics([topic])[name].result(180)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
@@ -653,7 +653,7 @@ class GroupChurn:
         producer = self._producers[self._growing]
         partitions = min(producer.partitions + 1, MAX_PARTITIONS)
         self._note("grow", self._growing)
-        self._fleet.admin.create_partitions([NewPartitions(self._growing, partitions)])[self._growing].result(30)
+        self._fleet.admin.create_partitions([NewPartitions(self._growing, partitions)])[self._growing].result(180)
         self._fleet.wait_for_leaders(self._growing, partitions)
         self._produced |= producer.stop()
         self._produce(self._growing, partitions, 0)
@@ -662,7 +662,7 @@ class GroupChurn:
         topic = self._recreated
         before = self._producers.pop(topic)
         before.stop()
-        self._fleet.admin.delete_topics([topic])[topic].result(30)
+        self._fleet.admin.delete_topics([topic])[topic].result(180)
         self._fleet.create_topic(topic, before.partitions, copies=len(BROKERS))
         self._note("recreate", topic)
         self._produce(topic, before.partitions, before.recreated + 1)

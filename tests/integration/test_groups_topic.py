@@ -175,7 +175,7 @@ def admin(cluster: ClusterState) -> AdminClient:
 def clean(cluster: ClusterState, admin: AdminClient) -> Iterator[ClusterState]:
     """A cluster with the topic ``t`` of three partitions, and nothing of sidecars of before."""
     delete_topics(admin, FEATURES, REGISTRY, GROUPS)
-    admin.create_topics([NewTopic("t", 3, 1)])["t"].result(30)
+    admin.create_topics([NewTopic("t", 3, 1)])["t"].result(180)
     described_by(cluster, "t")
     yield cluster
     delete_topics(admin, FEATURES, REGISTRY, GROUPS, "t")
@@ -214,7 +214,7 @@ async def test_groups_are_spread_over_the_partitions_that_the_topic_had_at_first
         assert sidecar.view.holders == {0: 1, 1: 1, 2: 1}
         described = admin.list_topics(GROUPS, timeout=20).topics[GROUPS]
         assert len(described.partitions) == 3
-        admin.create_partitions([NewPartitions(GROUPS, 5)])[GROUPS].result(30)
+        admin.create_partitions([NewPartitions(GROUPS, 5)])[GROUPS].result(180)
         await until_async(lambda: len(sidecar.fleet.group_leaders) == 5)
     assert (GROUPS_KEY, encode(GroupsPartitions(3))) in committed(clean.internal_bootstrap)
     async with running(later := GroupSidecar(clean.nodes[0], partitions=12)):
@@ -303,7 +303,7 @@ def cluster_with_topic(folder: Path, **arguments: Any) -> Iterator[ClusterState]
     try:
         state = local_cluster.up(folder, progress=False, **arguments)
         admin = admin_of(state)
-        admin.create_topics([NewTopic("t", 3, 1)])["t"].result(30)
+        admin.create_topics([NewTopic("t", 3, 1)])["t"].result(180)
         yield state
     finally:
         local_cluster.discard(folder)

@@ -81,7 +81,7 @@ def test_each_request_is_reported_with_its_response_and_what_is_known_besides(cl
     admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
     with onlooking(cluster, file, "Onlooker") as sidecar:
         for _ in range(2):
-            admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+            admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(180)
             produce(cluster.bootstrap, topic, [b"x"] * 100, **{"client.id": "billing", "batch.num.messages": 4})
             consume(cluster.bootstrap, topic, 100)
             delete_topics(admin, topic)
@@ -261,7 +261,7 @@ def librdkafka(bootstrap: str, topic: str) -> None:
     assert len(consume(bootstrap, topic, 500)) >= 500
     admin = AdminClient({"bootstrap.servers": bootstrap})
     assert topic in admin.list_topics(timeout=20).topics
-    admin.list_consumer_groups().result(20)
+    admin.list_consumer_groups().result(180)
 
 
 def java(bootstrap: str, topic: str) -> None:

@@ -89,7 +89,7 @@ def test_alerts_fire_and_resolve(cluster, tmp_path):
             return bool(server.ask('ALERTS{alertname="SLOBudgetBurns", alertstate="firing", sloth_severity="page"}'))
 
         admin = AdminClient({"bootstrap.servers": node.advertised})
-        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(180)
         # A rate begins with the second scrape of a series.
         until(lambda: bool(server.ask('brokerside_request_errors_total{api="CreateTopics"}')))
         for _ in range(30):
@@ -99,7 +99,7 @@ def test_alerts_fire_and_resolve(cluster, tmp_path):
         # Good requests until fewer than six in a hundred are bad, which is six times what the budget allows.
         good = [NewTopic(f"{topic}-{number}", 1, 1) for number in range(800)]
         for one in [admin.create_topics([new], validate_only=True)[new.topic] for new in good]:
-            one.result(30)
+            one.result(180)
         until(lambda: not fires(), 180)
         failed = server.ask('brokerside_request_errors_total{api="CreateTopics", class="failure"}')
     assert [float(one["value"][1]) for one in failed] == [30]
@@ -107,4 +107,4 @@ def test_alerts_fire_and_resolve(cluster, tmp_path):
 
 def check_new(admin: AdminClient, topic: str) -> None:
     """Ask whether the topic can be created, and do not create it."""
-    admin.create_topics([NewTopic(topic, 1, 1)], validate_only=True)[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, 1)], validate_only=True)[topic].result(180)

@@ -63,7 +63,7 @@ class Site:
     def ends(self, topic: str) -> list[int]:
         """The end offset of each partition, asked past the sidecar."""
         latest = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in (0, 1)}
-        return [one.result(30).offset for one in self.admin.list_offsets(latest).values()]
+        return [one.result(180).offset for one in self.admin.list_offsets(latest).values()]
 
     def denied(self, api: str) -> float:
         labels = {"listener": "CLIENT", "api": api, "verdict": "denied"}
@@ -81,7 +81,7 @@ def site(cluster: ClusterState, tmp_path_factory: pytest.TempPathFactory) -> Ite
     number = uuid.uuid4().hex[:8]
     topic, other = f"__brokerside_{number}", f"my-brokerside-{number}"
     for created in admin.create_topics([NewTopic(topic, 2, 1), NewTopic(other, 2, 1)]).values():
-        created.result(30)
+        created.result(180)
     with running(config_of(cluster.nodes[0], workers=2), tmp_path_factory.mktemp("protected")) as sidecar:
         yield Site(cluster, sidecar, topic, other, admin)
     admin.delete_topics([topic, other])
@@ -158,7 +158,7 @@ def test_every_version_of_a_change_is_refused_as_a_whole(site: Site, index: int)
 def described(site: Site) -> Any:
     topics = site.admin.list_topics(timeout=30).topics
     resource = ConfigResource(ConfigResource.Type.TOPIC, site.topic)
-    configs = site.admin.describe_configs([resource])[resource].result(30)
+    configs = site.admin.describe_configs([resource])[resource].result(180)
     found = {name: len(topic.partitions) for name, topic in topics.items() if name.startswith(site.topic)}
     return found, configs["retention.ms"].value, site.ends(site.topic)
 
@@ -204,7 +204,7 @@ def test_clients_get_the_authorization_error_of_a_broker(site: Site) -> None:
     ]
     for one in asked:
         with pytest.raises(KafkaException) as raised:
-            one.result(30)
+            one.result(180)
         assert raised.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
     async def send() -> None:

@@ -46,10 +46,10 @@ def state(cluster: ClusterState) -> Iterator[ClusterState]:
 
     def delete() -> None:
         if TOPIC in admin.list_topics(timeout=30).topics:
-            admin.delete_topics([TOPIC])[TOPIC].result(30)
+            admin.delete_topics([TOPIC])[TOPIC].result(180)
 
     delete()
-    admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(30)
+    admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(180)
     described_by(cluster, TOPIC)
     yield cluster
     delete()

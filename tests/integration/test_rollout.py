@@ -95,7 +95,7 @@ class Site:
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         names = [TOPIC, "__consumer_offsets"]
         try:
-            found = [one.result(30) for one in admin.describe_topics(TopicCollection(names)).values()]
+            found = [one.result(180) for one in admin.describe_topics(TopicCollection(names)).values()]
         except KafkaException:  # a broker that was just started may not know of them yet
             return False
         return all(len(part.isr) == len(part.replicas) == 3 for topic in found for part in topic.partitions)
@@ -146,7 +146,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 @pytest.mark.promise("rollout.md", "A cluster under load gets sidecars, and loses them, without a lost record.")
 def test_a_cluster_under_load_gets_sidecars_and_loses_them_again_without_a_lost_record(site: Site) -> None:
     admin = AdminClient({"bootstrap.servers": site.bootstrap})
-    admin.create_topics([NewTopic(TOPIC, 3, 3)])[TOPIC].result(30)
+    admin.create_topics([NewTopic(TOPIC, 3, 3)])[TOPIC].result(180)
     load = Readers(site.bootstrap)
     until(lambda: load.read)
     for step in (INTERNAL_THERE, INTERNAL_USED, BEHIND_SIDECAR):
@@ -157,7 +157,7 @@ def test_a_cluster_under_load_gets_sidecars_and_loses_them_again_without_a_lost_
             until(site.in_sync)
     read = len(load.read)
     until(lambda: len(load.read) > read + 100)
-    admin.elect_leaders(ElectionType.PREFERRED).result(30)  # the last broker that was restarted leads nothing
+    admin.elect_leaders(ElectionType.PREFERRED).result(180)  # the last broker that was restarted leads nothing
     for sidecar in site.sidecars.values():
         until(lambda sidecar=sidecar: sidecar.metric("brokerside_requests_total") > 0)
     for number in site.ports:  # and back

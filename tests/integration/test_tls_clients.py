@@ -116,7 +116,7 @@ def site(tls_broker, tmp_path_factory):
 
 def create_topic(broker: TlsBroker, name: str) -> None:
     admin = broker.admin()
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(180)
 
 
 @pytest.mark.promise(

@@ -18,7 +18,7 @@ PARTITIONS = 3
 def new_topic(state: ClusterState, prefix: str = "t") -> str:
     name = f"{prefix}-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": state.internal_bootstrap})
-    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(30)
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(180)
     described_by(state, name)
     return name
 
@@ -42,5 +42,5 @@ def described(asker: Asker, topic: str) -> dict[str, Any]:
 
 def committed(admin: AdminClient, group: str) -> dict[int, int]:
     """The offsets that Kafka has of a group of one topic, by partition."""
-    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
+    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(180)
     return {one.partition: one.offset for one in found.topic_partitions if one.offset >= 0}

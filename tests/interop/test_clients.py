@@ -99,12 +99,12 @@ def test_librdkafka(proxied: Proxied, protocol: str) -> None:
     before = proxied.quiet()
     topic = f"every-rdkafka-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": proxied.state.bootstrap})
-    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(180)
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         values = [f"{codec} {n}".encode() * 20 for n in range(RECORDS)]
         assert produce(proxied.state.bootstrap, topic, values, **{"compression.type": codec}) == RECORDS
     assert len(consume(proxied.state.bootstrap, topic, 5 * RECORDS, **{"group.protocol": protocol})) == 5 * RECORDS
-    admin.delete_topics([topic])[topic].result(30)
+    admin.delete_topics([topic])[topic].result(180)
     del admin  # its connections end with it
     after = proxied.quiet()
 

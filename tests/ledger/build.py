@@ -42,7 +42,7 @@ def build(root: Path, bootstrap: str, jars: Sequence[Path]) -> Built:
     config = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
     new = [NewTopic(name, PARTITIONS, 1, config=config) for name in topics.values()]
     for future in admin.create_topics(new).values():
-        future.result(30)
+        future.result(180)
     with patch.object(kafka, "MAX_RECORDS_PER_BATCH", 600):  # each topic takes two batches
         for cluster_id, name in topics.items():
             _write(bootstrap, name, emitted.topics[cluster_id])

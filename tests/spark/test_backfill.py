@@ -142,7 +142,7 @@ def test_what_cannot_be_computed_again_is_refused(job: Job, audit: AuditTopic, b
     assert not (checkpoint / "backfill").exists()
 
     end = TopicPartition(audit.name, 0, 2)
-    assert audit.admin.delete_records([end])[end].result(30).low_watermark == 2
+    assert audit.admin.delete_records([end])[end].result(180).low_watermark == 2
     with pytest.raises(JobError, match=f"Kafka has deleted records .* the days from ({days[0]}|{days[1]}) on"):
         job(backfill, first=FIRST)
     assert job.rows() == before

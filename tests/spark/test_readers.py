@@ -66,7 +66,7 @@ class Fleet(NamedTuple):
     def delete(self, *topics: str) -> None:
         there = [topic for topic in topics if topic in self.admin.list_topics(timeout=30).topics]
         for future in self.admin.delete_topics(there).values() if there else ():
-            future.result(30)
+            future.result(180)
         until(lambda: not {*topics} & self.admin.list_topics(timeout=30).topics.keys())
 
     def finalize(
@@ -90,7 +90,7 @@ def fleet(secured: SharedBroker) -> Iterator[Fleet]:
     """With the topic of the features, and without a registry. Other tests find neither, and no rights."""
     made = Fleet(secured, secured.node.internal, secured.listeners["OWN"].address, secured.admin())
     made.delete(REGISTRY_TOPIC, FEATURES_TOPIC)
-    made.admin.create_topics([NewTopic(FEATURES_TOPIC, 1, 1)])[FEATURES_TOPIC].result(30)
+    made.admin.create_topics([NewTopic(FEATURES_TOPIC, 1, 1)])[FEATURES_TOPIC].result(180)
     yield made
     made.delete(REGISTRY_TOPIC, FEATURES_TOPIC)
     secured.forget_acls()

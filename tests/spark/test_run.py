@@ -80,7 +80,7 @@ def expected(count: int, boots: int = 1) -> tuple[int, ...]:
 
 def checkpoint_of(root: Path, audit: AuditTopic) -> Path:
     """Where it is by default: each topic of each cluster has its own."""
-    cluster = audit.admin.describe_cluster().result(30).cluster_id
+    cluster = audit.admin.describe_cluster().result(180).cluster_id
     return root / "_checkpoints" / cluster / audit.name
 
 
@@ -260,7 +260,7 @@ def test_records_that_were_deleted_unread_end_the_job(audit: AuditTopic, run_job
     run_job()
     audit.send(*envelopes(5, boot="another"))
     end = TopicPartition(audit.name, 0, 4)
-    assert audit.admin.delete_records([end])[end].result(30).low_watermark == 4
+    assert audit.admin.delete_records([end])[end].result(180).low_watermark == 4
     with pytest.raises(JobError, match=rf"deleted before this job read them: .*\[2, 7\).*{audit.name}-0") as raised:
         run_job()
     assert "\n" not in str(raised.value)

@@ -106,7 +106,7 @@ def beside(stage: Stage, setting: Setting, seconds: float, calm: float, rounds: 
 
 def create_topic(stage: Stage) -> None:
     admin = AdminClient({"bootstrap.servers": stage.cluster.internal_bootstrap, "log_level": 3})
-    admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
+    admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(180)
 
 
 def _admitted(sidecar: SidecarProcess | None) -> int:

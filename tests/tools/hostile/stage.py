@@ -100,7 +100,7 @@ class Stage:
         admin = AdminClient({"bootstrap.servers": self.state.internal_bootstrap})
         partitions = {TOPIC: 1, CONSUMED: CONSUMED_PARTITIONS, COMMITTED: 1}
         for future in admin.create_topics([NewTopic(name, count, 1) for name, count in partitions.items()]).values():
-            future.result(30)
+            future.result(180)
         self._log, write = os.pipe()
         fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE)
         limited = f'ulimit -n {self.descriptors}; exec "$@"'
