@@ -44,7 +44,7 @@ BUILTIN_TAGS: tuple[BuiltinTag, ...] = (
     BuiltinTag(
         "broker.version.source",
         "Where `broker.version` comes from.",
-        r"config|inferred",
+        r"(?:config|inferred)",
         "inferred",
         "`config`: an operator wrote it. `inferred`: the release with the same api versions.",
     ),
@@ -95,7 +95,7 @@ BUILTIN_TAGS: tuple[BuiltinTag, ...] = (
     BuiltinTag(
         "protocol.version.source",
         "Where `ProtocolVersionMin` and `ProtocolVersionMax` come from.",
-        r"sidecar|broker|unknown",
+        r"(?:sidecar|broker|unknown)",
         "sidecar",
         "`sidecar`: the broker's own sidecar computed them. `broker`: it has none, and was asked itself. `unknown`: "
         "neither could be asked, and both are -1.",
@@ -103,7 +103,7 @@ BUILTIN_TAGS: tuple[BuiltinTag, ...] = (
     BuiltinTag(
         "protocol.version.exact",
         "Whether the range describes all that the broker supports. Left out if the range is unknown.",
-        r"true|false",
+        r"(?:true|false)",
         "true",
         "`false`: the broker supports more than its range, but with gaps.",
     ),
