@@ -8,7 +8,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,8 @@ class Parsed(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
-def report(root: Path, **days) -> str:
-    page = render_page(root, **days)
+def report(root: Path, *days: date, **named: date) -> str:
+    page = render_page(root, *days, **named)
     assert page.unreadable == ()
     return page.html
 
