@@ -152,7 +152,7 @@ def test_a_command_whose_extra_is_missing_says_what_to_install(monkeypatch: pyte
 @pytest.mark.promise("commands.md", "The error for a wrong command or option names what may have been meant.")
 def test_wrong_usage_exits_2_and_a_near_miss_is_answered_with_what_may_have_been_meant(brokerside: Terminal) -> None:
     for arguments, said in (
-        ("run", "the following arguments are required: -c/--config"),
+        ("run", "one of the arguments FILE -c/--config is required"),
         ("conections", "there is no command 'conections'; did you mean connections?"),
         ("cluster statu", "there is no command 'statu'; did you mean status?"),
         ("frobnicate", "there is no command 'frobnicate'; brokerside --help lists them"),
