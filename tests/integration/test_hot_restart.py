@@ -160,7 +160,6 @@ async def test_a_hot_restart_under_load(site, cluster, topic, load, start):
     text = await asyncio.to_thread(site.first.metrics)
     assert sample(text, "brokerside_connections_accepted_total") > 0
     accepted = Visits(**unlimited)
-    assert took["connections"] > 0
     assert accepted.refused() == []
     assert len(accepted.accepted()) == len(accepted.dialled) > CONNECTS
     assert load.errors == []

@@ -19,6 +19,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def test_a_reload_asked_for_while_it_starts_does_not_end_it(tmp_path):
 @pytest.mark.promise("security.md", "A folder that every user may write is refused for the socket of a successor.")
 def test_a_reload_moves_the_socket_for_a_successor(tmp_path: Path) -> None:
     config = alone()
-    first, second, refused = tmp_path / "first.sock", tmp_path / "second.sock", tmp_path / "open" / "third.sock"
+    first, second, refused = tmp_path / "1.sock", tmp_path / "2.sock", tmp_path / "o" / "3.sock"
     refused.parent.mkdir()
     refused.parent.chmod(0o777)
     with spawned(config, tmp_path) as sidecar:
@@ -128,17 +129,17 @@ def test_a_reload_moves_the_socket_for_a_successor(tmp_path: Path) -> None:
             return "".join(done.errors), {one.name for one in tmp_path.rglob("*") if one.is_socket()}
 
         until(lambda: says(sidecar, "started"))
-        assert reload(first) == ("", {"first.sock"})
-        assert reload(second) == ("", {"second.sock"})
+        assert reload(first) == ("", {"1.sock"})
+        assert reload(second) == ("", {"2.sock"})
         error, sockets = reload(refused)
         assert error.startswith(
             f"takeover.socket.path: {refused.parent} has mode 0777, and every user may write there;"
         )
-        assert sockets == {"second.sock"}
-        missing = tmp_path / "missing" / "third.sock"
+        assert sockets == {"2.sock"}
+        missing = tmp_path / "m" / "3.sock"
         assert reload(missing) == (
             f"takeover.socket.path: cannot create {missing}: No such file or directory",
-            {"second.sock"},
+            {"2.sock"},
         )
         assert reload(None) == ("", set())
 
@@ -219,10 +220,12 @@ def unread(cluster: ClusterState, workers: int) -> Iterator[tuple[subprocess.Pop
     os.close(end)
     try:
         until(lambda: readiness(admin)[0] == 200)
-        # What a rejected one is logged with stays below what a pipe takes as a whole.
-        path.write_text(right + "".join(f"no.such.key.{n}.{'x' * 200}: 1\n" for n in range(12)))
+        numbers = count()
         while not dropped(admin):
             for _ in range(20):
+                # Others each time, or they are not logged; below what a pipe takes as a whole.
+                wrong = f"no.such.key.{next(numbers)}.{'x' * 200}"
+                path.write_text(right + "".join(f"{wrong}.{n}: 1\n" for n in range(12)))
                 process.send_signal(signal.SIGHUP)
                 with socket.create_connection((host, int(port)), PATIENCE) as sock:
                     sock.sendall(request(20_000, 0, 7))
