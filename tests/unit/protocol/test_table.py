@@ -1,6 +1,7 @@
 """The table of ProtocolVersions and its page: whole, in order, guarded against losing anything, and how it grows."""
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,11 +121,13 @@ THREE = release("3.0", k0=(0, 1), k3=(1, 2), k9=(0, 0))
 
 
 @pytest.fixture
-def private(monkeypatch: pytest.MonkeyPatch) -> dict[int, PrivateApi]:
-    for key in list(PRIVATE):
-        monkeypatch.delitem(PRIVATE, key)
-    monkeypatch.setitem(PRIVATE, 30000, PrivateApi("Ours", 0, 0))
-    return PRIVATE
+def private() -> Iterator[dict[int, PrivateApi]]:
+    before = dict(PRIVATE)
+    PRIVATE.clear()
+    PRIVATE[30000] = PrivateApi("Ours", 0, 0)
+    yield PRIVATE
+    PRIVATE.clear()
+    PRIVATE.update(before)  # in their order
 
 
 @pytest.mark.promise("protocol.md", "A new release of Kafka adds ProtocolVersions at the end, and all numbers stay.")
