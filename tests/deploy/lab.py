@@ -64,7 +64,7 @@ class Lab:
         """Start a sidecar from its configuration, and wait until it is ready."""
         config = yaml.safe_load(text)
         config["audit"]["spool.path"] = str(self.folder / f"spool-{number}")
-        config["takeover.socket.path"] = str(self.folder / f"takeover-{number}.sock")
+        config["takeover.socket.path"] = str(self.folder / f"{number}.sock")
         path = self.folder / f"brokerside-{number}.yaml"
         path.write_text(yaml.safe_dump(config))
         admin = config["admin"]["bind"]

@@ -82,7 +82,7 @@ class Site:
         listener |= {"bind": ports[9092], "advertised": ports[9092], "upstream": ports[19092]}
         config |= {"broker.id": number, "internal.bootstrap.servers": ports[19094], "admin": {"bind": ports[9644]}}
         config["audit"]["spool.path"] = str(self.folder / "spool")
-        config["takeover.socket.path"] = str(self.folder / f"takeover-{number}.sock")
+        config["takeover.socket.path"] = str(self.folder / f"{number}.sock")
         path = self.folder / f"sidecar-{number}.yaml"
         path.write_text(yaml.safe_dump(config))
         self.sidecars[number] = SidecarProcess.start(path, path.with_suffix(".log"), ports[9644])
