@@ -360,6 +360,7 @@ def test_a_frozen_group_is_rebalanced_once_it_is_thawed(coordinating: Coordinati
     coordinating.configure(groups={group: {"rebalance.enabled": False}})
     second = coordinating.consumer(group, "c2", topic)
     until(lambda: coordinating.group(group)["members"] == 2)
+    until(lambda: coordinating.logged("rebalance", group=group, reason="joined", result="resumed"))
     produce(coordinating.bootstrap, topic, MESSAGES)
     until(lambda: first.count == 2 * MESSAGES)
     found = coordinating.group(group)
