@@ -214,6 +214,7 @@ class Reloader:
                 return ReloadResult("draining")
         except LocalError as error:
             return self._reject(reason, [str(error)])
+        self._last_news = (), 0.0
         self.config, self.state.hash = wanted, digest
         self.state.loaded_at = self._now()
         self.state.last_errors = []

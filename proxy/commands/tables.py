@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -322,14 +322,16 @@ def _give(content: str | bytes, out: Path | None) -> int:
 @contextmanager
 def _writable(out: Path) -> Iterator[TextIOWrapper]:
     """Yield a file that becomes ``out`` at the end; after an error ``out`` is what it was before."""
-    part = out.with_name(f".{out.name}.{os.getpid()}") if out.is_file() or not out.exists() else out  # or a device
+    whole = out.resolve()  # a link stays one
+    part = whole.with_name(f".{whole.name}.{os.getpid()}") if whole.is_file() or not whole.exists() else whole
     try:
         with part.open("w", encoding="utf-8", newline="") as file:
             yield file
-        if part != out:
-            part.replace(out)
+        if part != whole:  # else it is a device, or a pipe
+            part.replace(whole)
     except OSError as error:
         raise JobError(f"{out} cannot be written: {error.strerror}") from error
     finally:
-        if part != out:
-            part.unlink(missing_ok=True)
+        if part != whole:
+            with suppress(OSError):
+                part.unlink()

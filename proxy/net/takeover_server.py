@@ -296,10 +296,11 @@ class TakeoverServer:
         if self._passing is not None:
             self._passing.cancel()
             self._passing = None
-        self._listeners.admission.report_ended(lambda number: None)
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.abandon()
+        if self._paused:
+            self._listeners.admission.report_ended(lambda number: None)
         if self._paused and not self._taken_over and not self._listeners.draining:
             self._listeners.resume()
         self._paused = False

@@ -22,6 +22,7 @@ from proxy.net.takeover_ipc import (
     PROTOCOL,
     LimitsPassed,
     ListeningSocketsPassed,
+    PredecessorConnectionsEnded,
     RequestSockets,
     SuccessorAccepting,
     SuccessorReady,
@@ -169,6 +170,20 @@ async def test_a_successor_that_dies_before_it_accepts_changes_nothing(old):
         successor.close()
         await until_async(lambda: not old.server.is_busy)
         assert await old.serves()
+
+
+async def test_a_reload_that_moves_the_socket_in_vain_does_not_disturb_a_takeover(old, tmp_path):
+    reader, writer = await asyncio.open_connection(HOST, old.config.listeners[0].bind.port)
+    writer.write(request(API_VERSIONS, 0, 1))
+    await read_frame(reader)
+    successor = Scripted(old.path)
+    await successor.begin(ready=True)
+    moved = TakeoverServer(tmp_path / "moved.sock", 1, old.listeners, list, lambda pid: None)
+    await moved.bind()
+    await moved.close()
+    writer.close()
+    assert (await successor.hears(PredecessorConnectionsEnded)).numbers == [1]
+    successor.close()
 
 
 @pytest.mark.promise("restart.md", "One successor at a time takes over, by the same version of the protocol.")

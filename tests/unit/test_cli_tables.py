@@ -217,9 +217,11 @@ def test_what_cannot_be_answered_or_written_is_said(brokerside: Terminal, root: 
     done = brokerside("query", "--tables", root, "--ask", "chargeback")
     assert (done.code, done.out) == (1, "")
     assert "there is no table cost: `brokerside jobs run --definitions PATH` creates it" in done.err
-    nowhere = str(tmp_path / "missing" / "x.csv")
-    done = brokerside("query", "SELECT 1", "--tables", root, "--out", nowhere)
-    assert (done.code, done.err) == (1, f"brokerside: {nowhere} cannot be written: No such file or directory\n")
+    (tmp_path / "file").touch()
+    for folder, reason in (("missing", "No such file or directory"), ("file", "Not a directory")):
+        out = str(tmp_path / folder / "x.csv")
+        done = brokerside("query", "SELECT 1", "--tables", root, "--out", out)
+        assert (done.code, done.err) == (1, f"brokerside: {out} cannot be written: {reason}\n")
 
 
 @pytest.mark.promise("cost.md", "Costs and objectives are exported to a file or a pipe.")
@@ -235,6 +237,10 @@ def test_exports_go_to_a_file_or_a_pipe(brokerside: Terminal, tmp_path: Path) ->
     assert "sku21" not in printed.out
     assert brokerside("export", "focus", "--tables", root, "--since", "2026-09-22", "--out", str(out)).out == ""
     assert out.read_text() == printed.out
+    link = tmp_path / "link"
+    link.symlink_to("behind")
+    brokerside("export", "focus", "--tables", root, "--since", "2026-09-22", "--out", str(link))
+    assert (link.is_symlink(), (tmp_path / "behind").read_text()) == (True, printed.out)
     assert len(json.loads(brokerside("export", "opencost", "--tables", root).out)) == 2
     done = brokerside("export", "prometheus", "--definitions", "deploy/examples/definitions/slo.yaml")
     assert done.code == 0

@@ -126,11 +126,6 @@ async def test_a_mistake_changes_nothing(running):
     ]
     assert (await running.reload(BASE)).result == "unchanged"
     assert (state.last_successful, state.last_errors) == (True, [])
-    with capture_logs() as logged:
-        for limit in (0, 0, -1, 0, 0):  # who asks for reloads cannot fill the log
-            await running.reload(BASE.replace("max.connections: 5", f"max.connections: {limit}"))
-    assert [line["event"] for line in logged] == ["config_rejected"] * 3
-
     text = (
         BASE.replace("broker.id: 1", "broker.id: 2")
         .replace("max.connections: 5", "max.connections: 6")
@@ -150,6 +145,14 @@ async def test_a_mistake_changes_nothing(running):
     running.path.unlink()
     assert (await running.reload()).errors == ("cannot be read: No such file or directory",)
     assert (running.applied, running.reloader.config, state.hash) == ([], config, before)
+
+
+async def test_who_asks_for_reloads_cannot_fill_the_log(running):
+    with capture_logs() as logged:
+        for limit in (0, 0, -1, 0, 0, 6, 0):
+            await running.reload(BASE.replace("max.connections: 5", f"max.connections: {limit}"))
+    expected = ["config_rejected"] * 3 + ["config_reloaded", "config_rejected"]
+    assert [line["event"] for line in logged] == expected
 
 
 @pytest.mark.promise("restart.md", "A reload compares listeners by name, whatever their order in the file.")
