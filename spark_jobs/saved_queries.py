@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from difflib import get_close_matches
 from typing import Any
 
 from spark_jobs.errors import QueryError
@@ -66,7 +67,9 @@ def prepare_saved_query(reader: TableReader, name: str, given: Mapping[str, Any]
     """
     query = SAVED_QUERIES.get(name)
     if query is None:
-        raise QueryError(f"there is no saved query {name}; the saved queries are: {', '.join(SAVED_QUERIES)}")
+        near = get_close_matches(name, SAVED_QUERIES, n=1)
+        meant = f"did you mean {near[0]}?" if near else f"the saved queries are: {', '.join(SAVED_QUERIES)}"
+        raise QueryError(f"there is no saved query {name}; {meant}")
     unknown = sorted(given.keys() - set(query.parameters))
     if unknown:
         allowed = ", ".join(query.parameters) or "none"

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, _SubParsersAction
 from contextlib import suppress
 from pathlib import Path
 
-SHELLS = ("bash", "zsh", "tcsh")
+SHELLS = ("bash", "zsh", "tcsh", "fish")
 
 
 def completion_script(parser: ArgumentParser, shell: str) -> str:

@@ -215,7 +215,7 @@ done
 
 @pytest.mark.promise("commands.md", "The shell completes commands, options, and names of saved queries.")
 def test_shells_complete_commands_options_and_values(brokerside: Terminal) -> None:
-    for shell in ("zsh", "tcsh"):
+    for shell in ("zsh", "tcsh", "fish"):
         done = brokerside("completion", shell)
         assert (done.code, "check-config" in done.out) == (0, True), shell
     bash = shutil.which("bash")

@@ -80,6 +80,7 @@ def test_the_page_lists_every_question() -> None:
 def test_what_cannot_be_asked_is_said(company: TableReader, tmp_path: Path) -> None:
     for name, given, message in (
         ("nothing", {}, "there is no saved query nothing; the saved queries are: top-talkers, "),
+        ("chargebak", {}, "there is no saved query chargebak; did you mean chargeback"),
         ("topic-users", {}, "the saved query topic-users needs --topic"),
         ("connections", {"since": DAY}, "the saved query connections has no parameter since; its parameters"),
     ):
