@@ -322,16 +322,20 @@ def _give(content: str | bytes, out: Path | None) -> int:
 @contextmanager
 def _writable(out: Path) -> Iterator[TextIOWrapper]:
     """Yield a file that becomes ``out`` at the end; after an error ``out`` is what it was before."""
-    whole = out.resolve()  # a link stays one
-    part = whole.with_name(f".{whole.name}.{os.getpid()}") if whole.is_file() or not whole.exists() else whole
     try:
-        with part.open("w", encoding="utf-8", newline="") as file:
-            yield file
-        if part != whole:  # else it is a device, or a pipe
+        if out.exists() and not out.is_file():  # a device, or a pipe
+            with out.open("w", encoding="utf-8", newline="") as file:
+                yield file
+            return
+        whole = Path(os.path.realpath(out))  # a link stays one
+        part = whole.with_name(f".{whole.name}.{os.getpid()}")
+        try:
+            with part.open("w", encoding="utf-8", newline="") as file:
+                yield file
             part.replace(whole)
-    except OSError as error:
-        raise JobError(f"{out} cannot be written: {error.strerror}") from error
-    finally:
-        if part != whole:
+        except BaseException:
             with suppress(OSError):
                 part.unlink()
+            raise
+    except OSError as error:
+        raise JobError(f"{out} cannot be written: {error.strerror}") from error

@@ -301,8 +301,8 @@ class TakeoverServer:
             channel.abandon()
         if self._paused:
             self._listeners.admission.report_ended(lambda number: None)
-        if self._paused and not self._taken_over and not self._listeners.draining:
-            self._listeners.resume()
+            if not self._taken_over and not self._listeners.draining:
+                self._listeners.resume()
         self._paused = False
 
     def _stop_timer(self) -> None:

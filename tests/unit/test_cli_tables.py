@@ -241,6 +241,11 @@ def test_exports_go_to_a_file_or_a_pipe(brokerside: Terminal, tmp_path: Path) ->
     link.symlink_to("behind")
     brokerside("export", "focus", "--tables", root, "--since", "2026-09-22", "--out", str(link))
     assert (link.is_symlink(), (tmp_path / "behind").read_text()) == (True, printed.out)
+    reading, writing = os.pipe()
+    brokerside("export", "focus", "--tables", root, "--since", "2026-09-22", "--out", f"/dev/fd/{writing}")
+    os.close(writing)
+    with open(reading, encoding="utf-8", newline="") as pipe:
+        assert pipe.read() == printed.out
     assert len(json.loads(brokerside("export", "opencost", "--tables", root).out)) == 2
     done = brokerside("export", "prometheus", "--definitions", "deploy/examples/definitions/slo.yaml")
     assert done.code == 0
