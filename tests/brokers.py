@@ -24,6 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are ex
     ResourceType,
 )
 
+from proxy.errors import LocalError
 from proxy.local import cluster as local_cluster
 from proxy.local.ports import HOST, free_ports
 from proxy.local.state import ClusterState, Node
@@ -274,6 +275,17 @@ def _broker(
         yield SharedBroker(state, addresses)
     finally:
         local_cluster.down(folder)
+
+
+def start_again(folder: Path, node_id: int) -> ClusterState:
+    """Start a broker of a cluster that runs. It ends, after 60 s, where the controller still has its registration: each
+    new controller takes the broker that was killed for one that lives, as long as ``broker.session.timeout.ms``."""
+    for _ in range(3):
+        try:
+            return local_cluster.start_node(folder, node_id)
+        except LocalError as error:
+            failed = error
+    raise failed
 
 
 def _plain(listener: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechani
 
 from proxy.local import cluster as local_cluster
 from proxy.local.cluster import ClusterState
+from tests.brokers import start_again
 from tests.deploy.lab import Lab, host, lab, localized
 from tests.deploy.running import Running, configuration, transfer, until
 from tests.integration.quotas import Peer
@@ -180,7 +181,7 @@ def test_it_lives_without_a_broker_is_ready_with_it_and_ends_well_after_it(
     try:
         until(lambda: sidecar.get("livez"), "the startup probe succeeds")
         assert not sidecar.ready()
-        local_cluster.start_node(folder, node.id)
+        start_again(folder, node.id)
         sidecar.wait_ready()
         transfer(node.advertised, topic, 50)
         local_cluster.stop_node(folder, node.id)
@@ -191,4 +192,4 @@ def test_it_lives_without_a_broker_is_ready_with_it_and_ends_well_after_it(
     finally:
         process.kill()
         process.wait()
-        local_cluster.start_node(folder, node.id)
+        start_again(folder, node.id)

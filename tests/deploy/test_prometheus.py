@@ -27,6 +27,7 @@ from proxy.local.broker import AUDIT_TOPIC
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from proxy.telemetry.definitions import METRICS
+from tests.brokers import start_again
 from tests.deploy.prometheus import CASES, RULES, Prometheus, program, rules, scraping, shortened_rules
 from tests.deploy.running import Running, configuration, output_of, transfer, until
 from tests.frames import request
@@ -182,7 +183,7 @@ def broker_unreachable(site: Site) -> Iterator[None]:
     local_cluster.stop_node(site.node.home.parent, site.node.id)
     with site.connecting():
         yield
-    local_cluster.start_node(site.node.home.parent, site.node.id)
+    start_again(site.node.home.parent, site.node.id)
 
 
 @contextmanager

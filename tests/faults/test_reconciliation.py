@@ -50,7 +50,7 @@ from tests.frames import produce
 from tests.integration.logins import SECURITY, Own, add_scram_user
 from tests.integration.metrics import sample
 from tests.sasl import Scram, bearer, jwt, plain
-from tests.tools.topic import messages
+from tests.tools.topic import create, messages
 
 pytestmark = pytest.mark.kafka
 
@@ -156,7 +156,7 @@ def test_every_request_is_accounted_for(cluster: Site, tmp_path: Path) -> None:
     gate, internal, node = cluster.gate, cluster.internal, cluster.state.nodes[0]
     topic = f"ledger-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": internal})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(180)
+    create(admin, NewTopic(topic, 1, 1))
 
     config = yaml.safe_load((tmp_path / "cluster" / "sidecar-1.yaml").read_text())
     config["internal.bootstrap.servers"] = internal
@@ -368,7 +368,7 @@ def use(bootstrap: str, canaries: dict[str, str]) -> None:
     settings = common | {"sasl.mechanism": MECHANISM, "sasl.username": "alice", "sasl.password": canaries["scram"]}
     admin = AdminClient(settings)
     topic = f"canary-{uuid.uuid4().hex[:8]}"
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(180)
+    create(admin, NewTopic(topic, 1, 1))
     producer = Producer(settings)
     producer.produce(
         topic, canaries["value"].encode(), canaries["key"].encode(), headers={"h": canaries["header"].encode()}

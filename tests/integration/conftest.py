@@ -13,6 +13,7 @@ from tests.integration.librdkafka import LARGE
 from tests.integration.sidecars import config_of, running
 from tests.integration.topics import described_by
 from tests.tools.kafka_tools import KafkaTools
+from tests.tools.topic import create
 
 
 def free_port() -> int:
@@ -47,7 +48,7 @@ def topic(cluster: ClusterState) -> Iterator[str]:
     name = f"t-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
     config = {"max.message.bytes": str(2 * LARGE)}
-    admin.create_topics([NewTopic(name, 2, 1, config=config)])[name].result(180)
+    create(admin, NewTopic(name, 2, 1, config=config))
     described_by(cluster, name)
     yield name
     admin.delete_topics([name])[name].result(180)

@@ -44,6 +44,7 @@ from tests.integration.quotas import ALTER, RATE, Peer, alter
 from tests.integration.test_audit import envelopes, events, until
 from tests.tools.fragments import blocks
 from tests.tools.kafka_tools import KafkaTools
+from tests.tools.topic import create
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -326,7 +327,7 @@ def run_tools(bootstrap: str, folder: Path, internal: str) -> None:
             done = run("admin", command)
             assert done.returncode == 0, done.stdout + done.stderr
             # The next tools ask the broker, which learns of all changes in their order, a moment later.
-            client.create_topics([NewTopic(f"known-{number}", 1, 1)])[f"known-{number}"].result(180)
+            create(client, NewTopic(f"known-{number}", 1, 1))
             until(lambda last=f"known-{number}": last in client.list_topics(timeout=60).topics)
         run("admin", CHANGES[0])
         for command in (*CHANGES, *READS):

@@ -38,7 +38,7 @@ from tests.integration.metrics import sample
 from tests.integration.quotas import Asker
 from tests.integration.sidecars import config_of, running, until
 from tests.integration.topics import described, new_topic
-from tests.tools.topic import messages
+from tests.tools.topic import create, messages
 from tests.unit.observers.samples import connection, exchange, produce, report
 
 pytestmark = pytest.mark.kafka
@@ -246,7 +246,7 @@ def test_every_request_has_its_event(cluster, tmp_path):
 
 def _change_a_topic(admin: AdminClient) -> None:
     topic = f"evaded-{uuid.uuid4().hex[:8]}"
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(180)
+    create(admin, NewTopic(topic, 1, 1))
     entry = ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result(180)

@@ -38,7 +38,7 @@ from proxy.local.readiness import known_brokers
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import ClusterState, save
 from proxy.protocol.versions import floored, ranges
-from tests.brokers import SharedBroker
+from tests.brokers import SharedBroker, start_again
 from tests.integration import sidecars
 from tests.integration.feature_fleet import FeatureFleet
 from tests.integration.quotas import ALTER_CONFIGS, Peer, error_of, set_config
@@ -111,7 +111,7 @@ def upgraded(folder: Path, node_id: int) -> ClusterState:
 
     save_version(NEW)
     try:
-        return cluster.start_node(folder, node_id)
+        return start_again(folder, node_id)
     finally:
         save_version(OLD)
 
@@ -316,7 +316,7 @@ class TestLosses:
     def test_a_broker_that_is_stopped_is_not_returned(self, fleet: Fleet) -> None:
         cluster.stop_node(fleet.folder, 2)
         until(lambda: list(fleet.brokers(1)) == [1, 3])
-        cluster.start_node(fleet.folder, 2)
+        start_again(fleet.folder, 2)
         until(lambda: known_brokers(fleet.state.node(1).internal) == {1, 2, 3})
         until(fleet.settled)
 
@@ -331,7 +331,7 @@ class TestLosses:
             time.sleep(3)  # several looks at a cluster that does not answer
             assert fleet.brokers(1, -1) == {1: own}
         finally:
-            cluster.start_node(fleet.folder, 2)
+            start_again(fleet.folder, 2)
             upgraded(fleet.folder, UPGRADED)
             until(lambda: known_brokers(fleet.state.node(1).internal) == {1, 2, 3})
             until(fleet.settled)

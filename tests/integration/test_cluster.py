@@ -18,6 +18,7 @@ from proxy.local.readiness import known_brokers
 from proxy.local.state import save
 from tests.integration.conftest import free_port
 from tests.integration.sidecars import until
+from tests.tools.topic import create
 from tests.unit.local.test_cluster import planned
 
 pytestmark = pytest.mark.kafka
@@ -34,9 +35,9 @@ def topics(bootstrap: str) -> set[str]:
     return set(admin.list_topics(timeout=20).topics)
 
 
-def create(bootstrap: str, topic: str, replicas: int = 1) -> None:
+def create_topic(bootstrap: str, topic: str, replicas: int = 1) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 1, replicas)])[topic].result(180)
+    create(admin, NewTopic(topic, 1, replicas))
     for address in bootstrap.split(","):  # the controller has it, and brokers learn of it a moment later
         until(lambda address=address: topic in topics(address))  # type: ignore[misc]
 
@@ -50,7 +51,7 @@ def test_up_kill_down_and_up_again(folder: Path, capfd: pytest.CaptureFixture[st
     assert state.running
     assert state.bootstrap == state.broker_bootstrap == f"{HOST}:{port}"
     assert cluster.status(folder) == state
-    create(state.bootstrap, "kept")
+    create_topic(state.bootstrap, "kept")
     listed = subprocess.run(
         cluster.tool("topics", "--bootstrap-server", state.bootstrap, "--list"),
         capture_output=True, text=True, timeout=60, check=True,
@@ -128,7 +129,7 @@ def test_a_broker_that_does_not_start_shows_its_log_and_the_next_run_recovers(fo
 @pytest.mark.promise("local-cluster.md", "Three nodes replicate, and survive the loss of one.")
 def test_three_nodes_replicate_and_survive_one(folder: Path) -> None:
     state = cluster.up(folder, nodes=3, progress=False)
-    create(state.internal_bootstrap, "everywhere", replicas=3)
+    create_topic(state.internal_bootstrap, "everywhere", replicas=3)
     admin = AdminClient({"bootstrap.servers": state.internal_bootstrap})
     partition = admin.list_topics("everywhere", 20).topics["everywhere"].partitions[0]
     assert sorted(partition.replicas) == [1, 2, 3]
@@ -136,7 +137,7 @@ def test_three_nodes_replicate_and_survive_one(folder: Path) -> None:
     rest = cluster.status(folder)
     assert [node.id for node in rest.nodes if node.pid] == [2, 3]
     until(lambda: known_brokers(state.nodes[1].internal) == {2, 3})
-    create(",".join(node.internal for node in state.nodes[1:]), "without-one", replicas=2)
+    create_topic(",".join(node.internal for node in state.nodes[1:]), "without-one", replicas=2)
     whole = cluster.up(folder, nodes=3, progress=False)
     assert whole.running
     assert [node.pid for node in whole.nodes[1:]] == [node.pid for node in state.nodes[1:]]
@@ -151,7 +152,7 @@ def test_older_and_newer_brokers(folder: Path) -> None:
     for version in ("3.9.2", "4.4.0"):
         state = cluster.up(folder / version, kafka_version=version, progress=False)
         try:
-            create(state.internal_bootstrap, "old-or-new")
+            create_topic(state.internal_bootstrap, "old-or-new")
             until(lambda log=state.nodes[0].log, said=version: f"Kafka version: {said}" in log.read_text())  # type: ignore[misc]
         finally:
             cluster.discard(folder / version)

@@ -20,6 +20,7 @@ from proxy.local.sidecars import SidecarProcess
 from tests.integration.feature_sidecars import await_ends_of_transactions
 from tests.integration.sidecars import until
 from tests.tools.kafka_tools import KafkaTools
+from tests.tools.topic import create
 
 pytestmark = pytest.mark.kafka
 
@@ -221,7 +222,7 @@ def _fill_with_transactions(cluster: ClusterState, topic: str) -> None:
 def _topic(cluster: ClusterState, partitions: int, fill: Callable[[ClusterState, str], None]) -> Iterator[str]:
     name = f"consumed-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
-    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(180)
+    create(admin, NewTopic(name, partitions, 1))
     fill(cluster, name)
     yield name
     admin.delete_topics([name])[name].result(180)

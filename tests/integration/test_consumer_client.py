@@ -22,6 +22,7 @@ from proxy.client.consumer.streams import MessageStream
 from proxy.coordinator import wire
 from proxy.local.cluster import ClusterState
 from tests.integration.topics import committed
+from tests.tools.topic import create
 
 pytestmark = pytest.mark.kafka
 
@@ -144,7 +145,7 @@ def topic(cluster: ClusterState) -> str:
     """Two partitions, with 100 messages each."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
-    admin.create_topics([NewTopic(name, 2, 1)])[name].result(180)
+    create(admin, NewTopic(name, 2, 1))
     produce(cluster, name)
     return name
 

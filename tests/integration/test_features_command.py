@@ -30,6 +30,7 @@ from proxy.local.sidecars import SidecarProcess
 from tests.integration.feature_fleet import wait_until
 from tests.integration.feature_sidecars import committed
 from tests.tools.kafka_tools import KafkaTools
+from tests.tools.topic import create
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
@@ -221,7 +222,7 @@ def registry(cluster: ClusterState, monkeypatch: pytest.MonkeyPatch) -> Registry
     made = Registry(f"registry-{uuid.uuid4().hex[:8]}", cluster.internal_bootstrap)
     admin = AdminClient({"bootstrap.servers": made.bootstrap})
     new = NewTopic(made.topic, 1, 1, config={"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"})
-    admin.create_topics([new])[made.topic].result(180)
+    create(admin, new)
     monkeypatch.setattr(topic_commands, "REGISTRY_TOPIC", TopicSpec(made.topic, hmac_keys.REGISTRY))
     return made
 

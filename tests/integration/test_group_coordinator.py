@@ -40,7 +40,7 @@ from tests.integration.logins import DECISION
 from tests.integration.sidecars import until
 from tests.integration.topics import committed
 from tests.tools.quick_groups import QUICK_GROUPS
-from tests.tools.topic import messages
+from tests.tools.topic import create, messages
 
 pytestmark = pytest.mark.kafka
 
@@ -172,7 +172,7 @@ class Coordinating(FeatureFleet):
 
     def create_topic(self, name: str | None = None) -> str:
         name = name or f"t-{uuid.uuid4().hex[:8]}"
-        self.admin.create_topics([NewTopic(name, 4, 1)])[name].result(180)
+        create(self.admin, NewTopic(name, 4, 1))
         produce(self.bootstrap, name, MESSAGES)
         return name
 
@@ -484,7 +484,7 @@ def test_consumers_get_what_they_may_read_for_as_long_as_they_may(
     of_group, of_topic = (ResourceType.GROUP, group), (ResourceType.TOPIC, topic)
     sidecar = None
     try:
-        admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(180)
+        create(admin, NewTopic(topic, 4, 1))
         secured.allow(*documented(group, topic))
         command = [sys.executable, *QUICK_GROUPS, "run", "-c", str(path)]
         sidecar = SidecarProcess(process.spawn(command, log), path, log, secured.node.admin)

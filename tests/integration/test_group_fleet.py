@@ -45,6 +45,7 @@ from proxy.features.records import SAFE_DOWNGRADE, FeatureUpdate
 from proxy.features.updates import NONE, UpdateResult
 from proxy.local import cluster, process
 from proxy.local.state import ClusterState
+from tests.brokers import start_again
 from tests.integration.feature_fleet import FeatureFleet, wait_until
 from tests.integration.journals import (
     MILLISECOND,
@@ -636,7 +637,7 @@ class GroupChurn:
         cluster.stop_node(self._fleet.folder, coordinator, kill=True)
 
         def go_on() -> None:
-            cluster.start_node(self._fleet.folder, coordinator)
+            start_again(self._fleet.folder, coordinator)
             self._start_sidecar(coordinator)
 
         self._after(self._random.choice([2.0, 10.0]), go_on)
@@ -885,7 +886,7 @@ def test_s1_62_the_broker_of_the_coordinator_is_killed_with_it(fleet: GroupFleet
             wait_until(lambda: every == read_since(stable, consumers))
             consumed = boottime_ns()
         finally:
-            cluster.start_node(fleet.folder, coordinator)
+            start_again(fleet.folder, coordinator)
             fleet.start(coordinator, program=QUICK_GROUPS)
         wait_until(fleet.is_spread)
         fleet.wait_until_stable(group, 3)

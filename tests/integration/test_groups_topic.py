@@ -64,6 +64,7 @@ from tests.integration.feature_sidecars import FeatureSidecar, committed, delete
 from tests.integration.quotas import Peer, text
 from tests.integration.sidecars import until, until_async
 from tests.integration.topics import described_by
+from tests.tools.topic import create
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
@@ -175,7 +176,7 @@ def admin(cluster: ClusterState) -> AdminClient:
 def clean(cluster: ClusterState, admin: AdminClient) -> Iterator[ClusterState]:
     """A cluster with the topic ``t`` of three partitions, and nothing of sidecars of before."""
     delete_topics(admin, FEATURES, REGISTRY, GROUPS)
-    admin.create_topics([NewTopic("t", 3, 1)])["t"].result(180)
+    create(admin, NewTopic("t", 3, 1))
     described_by(cluster, "t")
     yield cluster
     delete_topics(admin, FEATURES, REGISTRY, GROUPS, "t")
@@ -306,7 +307,7 @@ def cluster_with_topic(folder: Path, **arguments: Any) -> Iterator[ClusterState]
     try:
         state = local_cluster.up(folder, progress=False, **arguments)
         admin = admin_of(state)
-        admin.create_topics([NewTopic("t", 3, 1)])["t"].result(180)
+        create(admin, NewTopic("t", 3, 1))
         yield state
     finally:
         local_cluster.discard(folder)

@@ -23,6 +23,7 @@ from proxy.local.cluster import ClusterState
 from proxy.local.ports import HOST, free_ports
 from proxy.local.process import Process
 from proxy.local.sidecars import SidecarProcess
+from tests.brokers import start_again
 from tests.faults.gate import Gate
 from tests.integration import sidecars
 from tests.integration.metrics import sample
@@ -263,7 +264,7 @@ def test_brokers_and_sidecars_that_are_killed_under_load_lose_nothing_acknowledg
         for _ in range(2):
             load.wait_for(1000)
             local_cluster.stop_node(folder, 1, kill=True)
-            local_cluster.start_node(folder, 1)
+            start_again(folder, 1)
         load.wait_for(1000)
         text = sidecar.metrics()
         assert sample(text, "brokerside_connections_closed_total", cause="broker_out_of_sync") == 0

@@ -34,6 +34,7 @@ from tests.integration.recorder import FETCH, METADATA, PRODUCE, ObservedCall
 from tests.integration.sidecars import config_of, running, until
 from tests.integration.tap import Tapped, frames, tap
 from tests.tools.kafka_tools import KafkaTools
+from tests.tools.topic import create
 from tests.unit.observers.test_packet_capture import capture
 
 pytestmark = pytest.mark.kafka
@@ -81,7 +82,7 @@ def test_each_request_is_reported_with_its_response_and_what_is_known_besides(cl
     admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
     with onlooking(cluster, file, "Onlooker") as sidecar:
         for _ in range(2):
-            admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(180)
+            create(admin, NewTopic(topic, 1, 1))
             produce(cluster.bootstrap, topic, [b"x"] * 100, **{"client.id": "billing", "batch.num.messages": 4})
             consume(cluster.bootstrap, topic, 100)
             delete_topics(admin, topic)

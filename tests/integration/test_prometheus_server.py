@@ -18,6 +18,7 @@ from spark_jobs.definitions import load
 from spark_jobs.export.prometheus import prometheus_rules
 from tests.deploy.prometheus import Prometheus, scraping
 from tests.integration.sidecars import config_of, running, until
+from tests.tools.topic import create
 
 pytestmark = [
     pytest.mark.kafka,
@@ -89,7 +90,7 @@ def test_alerts_fire_and_resolve(cluster, tmp_path):
             return bool(server.ask('ALERTS{alertname="SLOBudgetBurns", alertstate="firing", sloth_severity="page"}'))
 
         admin = AdminClient({"bootstrap.servers": node.advertised})
-        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(180)
+        create(admin, NewTopic(topic, 1, 1))
         # A rate begins with the second scrape of a series.
         until(lambda: bool(server.ask('brokerside_request_errors_total{api="CreateTopics"}')))
         for _ in range(30):

@@ -26,7 +26,7 @@ from proxy.local.sidecars import SidecarProcess
 from tests.integration.metrics import sample
 from tests.integration.sidecars import config_of, running, until
 from tests.integration.topics import described_by
-from tests.tools.topic import messages
+from tests.tools.topic import create, messages
 
 pytestmark = pytest.mark.kafka
 
@@ -49,7 +49,7 @@ def state(cluster: ClusterState) -> Iterator[ClusterState]:
             admin.delete_topics([TOPIC])[TOPIC].result(180)
 
     delete()
-    admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(180)
+    create(admin, NewTopic(TOPIC, 1, 1, config=config))
     described_by(cluster, TOPIC)
     yield cluster
     delete()

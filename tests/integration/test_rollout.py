@@ -18,9 +18,11 @@ from proxy.local import broker, cluster
 from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import ClusterState, Node, save
+from tests.brokers import start_again
 from tests.integration.sidecars import until
 from tests.integration.test_hot_restart import Load
 from tests.tools.fragments import blocks
+from tests.tools.topic import create
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -71,7 +73,7 @@ class Site:
         known = cluster.status(self.folder)
         nodes = tuple(self.node(number, step) if node.id == number else node for node in known.nodes)
         save(self.folder, replace(known, nodes=nodes))
-        cluster.start_node(self.folder, number)
+        start_again(self.folder, number)
 
     def start_sidecar(self, number: int) -> None:
         """As the README has it: with its own ports, and a broker that is another one."""
@@ -147,7 +149,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 @pytest.mark.promise("rollout.md", "A cluster under load gets sidecars, and loses them, without a lost record.")
 def test_a_cluster_under_load_gets_sidecars_and_loses_them_again_without_a_lost_record(site: Site) -> None:
     admin = AdminClient({"bootstrap.servers": site.bootstrap})
-    admin.create_topics([NewTopic(TOPIC, 3, 3)])[TOPIC].result(180)
+    create(admin, NewTopic(TOPIC, 3, 3))
     load = Readers(site.bootstrap)
     until(lambda: load.read)
     for step in (INTERNAL_THERE, INTERNAL_USED, BEHIND_SIDECAR):

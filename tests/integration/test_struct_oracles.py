@@ -32,6 +32,7 @@ from tests.tools.generate_apis import versions
 from tests.tools.generate_schema import messages
 from tests.tools.random_messages import Drawn, all_messages, draw
 from tests.tools.record_ranges import ask, recorded
+from tests.tools.topic import create
 
 pytestmark = pytest.mark.kafka
 
@@ -162,7 +163,7 @@ def test_a_range_and_formats_are_what_the_broker_has_and_takes(broker):
     assert release_of(supported) == f"{release}.x"
     admin = AdminClient({"bootstrap.servers": broker.internal_bootstrap})
     topic = f"formats-{uuid.uuid4().hex[:8]}"
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(180)
+    create(admin, NewTopic(topic, 1, 1))
     described_by(broker, topic)
     taken = [form for form, version in PRODUCE.items() if produce(address, topic, version, int(form[1])) == 0]
     assert ",".join(taken) == message_formats(supported)

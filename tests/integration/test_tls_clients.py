@@ -16,6 +16,7 @@ from tests.integration.librdkafka import consume, produce
 from tests.integration.logins import SECRET, SECURITY
 from tests.integration.sidecars import running, until
 from tests.tools.authority import Authority
+from tests.tools.topic import create
 
 pytestmark = pytest.mark.kafka
 
@@ -116,7 +117,7 @@ def site(tls_broker, tmp_path_factory):
 
 def create_topic(broker: TlsBroker, name: str) -> None:
     admin = broker.admin()
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(180)
+    create(admin, NewTopic(name, 1, 1))
 
 
 @pytest.mark.promise(

@@ -11,6 +11,7 @@ from proxy.local.state import ClusterState
 from tests.integration.quotas import Asker
 from tests.integration.sidecars import until
 from tests.tools.random_messages import read_all
+from tests.tools.topic import create
 
 PARTITIONS = 3
 
@@ -18,7 +19,7 @@ PARTITIONS = 3
 def new_topic(state: ClusterState, prefix: str = "t") -> str:
     name = f"{prefix}-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": state.internal_bootstrap})
-    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(180)
+    create(admin, NewTopic(name, PARTITIONS, 1))
     described_by(state, name)
     return name
 

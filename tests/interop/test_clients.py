@@ -23,6 +23,7 @@ from tests.integration.topics import PARTITIONS, new_topic
 from tests.interop.clients import BUILDING, CLIENTS, Client, digest
 from tests.interop.conftest import DELIVERY_TIMEOUT, Proxied
 from tests.interop.wire import audited_requests, records, row, wait_audited
+from tests.tools.topic import create
 
 pytestmark = pytest.mark.kafka
 
@@ -99,7 +100,7 @@ def test_librdkafka(proxied: Proxied, protocol: str) -> None:
     before = proxied.quiet()
     topic = f"every-rdkafka-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": proxied.state.bootstrap})
-    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(180)
+    create(admin, NewTopic(topic, 2, 1))
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         values = [f"{codec} {n}".encode() * 20 for n in range(RECORDS)]
         assert produce(proxied.state.bootstrap, topic, values, **{"compression.type": codec}) == RECORDS

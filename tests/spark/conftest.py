@@ -13,6 +13,7 @@ from proxy.local.jars import resolve
 from proxy.local.state import ClusterState
 from spark_jobs.session import spark_conf, spark_session
 from tests.ledger.build import Built, build
+from tests.tools.topic import create
 
 DELTA_CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -56,7 +57,7 @@ class AuditTopic:
         self.name = f"audit-{uuid.uuid4().hex[:8]}"
         self.bootstrap = bootstrap
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
-        self.admin.create_topics([NewTopic(self.name, 2, 1)])[self.name].result(120)
+        create(self.admin, NewTopic(self.name, 2, 1))
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 60_000})
 
     def send(self, *values: bytes | None, partition: int = 0) -> list[int]:

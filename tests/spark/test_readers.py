@@ -32,6 +32,7 @@ from tests.integration.logins import LOGIN
 from tests.integration.sidecars import until
 from tests.spark.conftest import AuditTopic
 from tests.spark.envelopes import METADATA, encoded, event
+from tests.tools.topic import create
 from tests.unit.jobs.test_reader_records import finalized
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -90,7 +91,7 @@ def fleet(secured: SharedBroker) -> Iterator[Fleet]:
     """With the topic of the features, and without a registry. Other tests find neither, and no rights."""
     made = Fleet(secured, secured.node.internal, secured.listeners["OWN"].address, secured.admin())
     made.delete(REGISTRY_TOPIC, FEATURES_TOPIC)
-    made.admin.create_topics([NewTopic(FEATURES_TOPIC, 1, 1)])[FEATURES_TOPIC].result(180)
+    create(made.admin, NewTopic(FEATURES_TOPIC, 1, 1))
     yield made
     made.delete(REGISTRY_TOPIC, FEATURES_TOPIC)
     secured.forget_acls()

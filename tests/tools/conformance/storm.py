@@ -17,6 +17,7 @@ from tests.frames import produce
 from tests.tools.bench.frames import batches
 from tests.tools.conformance.crowd import Plan
 from tests.tools.conformance.stage import Limits, Stage, crowd_process, finished
+from tests.tools.topic import create
 
 TOPIC = "conformance"
 PRODUCER_RATE = 250.0
@@ -106,7 +107,7 @@ def beside(stage: Stage, setting: Setting, seconds: float, calm: float, rounds: 
 
 def create_topic(stage: Stage) -> None:
     admin = AdminClient({"bootstrap.servers": stage.cluster.internal_bootstrap, "log_level": 3})
-    admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(180)
+    create(admin, NewTopic(TOPIC, 1, 1))
 
 
 def _admitted(sidecar: SidecarProcess | None) -> int:
