@@ -64,8 +64,10 @@ def maintain_tables(
 def maintain_table(open_table: OpenTable, table: Table, definitions: Definitions, *, vacuum: bool) -> None:
     """Delete the expired days and commits of a table, compact its days, and vacuum it, whoever else writes it.
 
-    Raises ConcurrentChange if other processes changed the same files in each of ``stored_table.MAX_ATTEMPTS`` attempts.
+    Raises ConcurrentChange if other processes changed the same files in each of ``stored_table.MAX_ATTEMPTS`` attempts,
+    and JobError, before it changes anything, for a table with features that are not known here.
     """
+    open_table().check_features()
     repeat(partial(_delete_expired_days, open_table, table, definitions))
     for day in _files_to_compact_by_day(open_table()):
         repeat(partial(_compact_day, open_table, table, day))

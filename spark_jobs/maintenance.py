@@ -12,6 +12,7 @@ from spark_jobs import io, schemas
 from spark_jobs.compaction import maintain_tables
 from spark_jobs.definitions import Definitions
 from spark_jobs.derived_tables import compute_derived_tables
+from spark_jobs.errors import JobError
 from spark_jobs.progress import Notice, Notify
 from spark_jobs.table_root import TableRoot
 from spark_jobs.tables.registry import tables_without_definitions
@@ -54,6 +55,7 @@ class MaintenanceScheduler:
         self._last_derived = -DERIVE_INTERVAL_S
         self._last_maintenance = time.monotonic()
         self._last_vacuum = self._read_last_vacuum()
+        self._report_unknown_features()
 
     def batch_written(self) -> None:
         """Note that the derived tables are older than their inputs."""
@@ -79,6 +81,13 @@ class MaintenanceScheduler:
             compute_derived_tables(*self._tables)
             self._last_derived = time.monotonic()
         self._maintain_if_due()
+
+    def _report_unknown_features(self) -> None:
+        for name in self._tables.names:
+            try:
+                io.open_table(self._tables.spark, self._tables.root.table_path(name)).check_features()
+            except JobError as error:
+                self._tables.notify(Notice(f"table {name}: {error}"))
 
     def _maintain_if_due(self) -> None:
         # A time in the future means that the clock was ahead. Waiting for it could postpone the vacuum for years.

@@ -57,6 +57,9 @@ REPLACEMENT = "brokerside/replacement"
 """Application id of commits that replace files. Of two that were made from one version the later one is rejected.
 delta-rs alone does not notice that both remove the same files: their rows would be there twice."""
 
+KNOWN_FEATURES = frozenset({"appendOnly", "invariants"})
+"""Delta's table features of tables that the jobs have created (reader version 1, writer version 2)."""
+
 Options = Mapping[str, str]
 """Options of delta-rs for a storage, such as keys and endpoints (``storage_options``)."""
 
@@ -122,6 +125,17 @@ class StoredTable:
     def properties(self) -> dict[str, str]:
         """Properties of the table, by the names of Delta."""
         return dict(self._there.metadata().configuration)
+
+    @property
+    def unknown_features(self) -> list[str]:
+        """Delta's table features, or versions of its protocol, that another program has turned on in the table."""
+        if self._table is None:
+            return []
+        protocol = self._table.protocol()
+        named = {*(protocol.reader_features or ()), *(protocol.writer_features or ())} - KNOWN_FEATURES
+        reader, writer = protocol.min_reader_version, protocol.min_writer_version
+        versions = {f"minReaderVersion {reader}": reader == 2, f"minWriterVersion {writer}": 2 < writer < 7}
+        return sorted({*named, *(name for name, above in versions.items() if above)})
 
     @cached_property
     def files(self) -> list[DataFile]:
@@ -198,8 +212,10 @@ class StoredTable:
         another form. ``metadata``: stored with the commit (``userMetadata``). ``batch``: the writer and the number of
         its batch that the rows are of.
 
-        Raises ConcurrentChange if a commit after this snapshot replaced files, of whatever days.
+        Raises ConcurrentChange if a commit after this snapshot replaced files, of whatever days, and JobError for a
+        table with features that are not known here.
         """
+        self.check_features()
         now = _now_ms()
         gone = [
             RemoveAction(file.path, data_change, now, file.size, {"day": file.day.isoformat() if file.day else None})
@@ -242,11 +258,13 @@ class StoredTable:
 
     def remove_expired_commits(self) -> None:
         """Remove from the log the commits that are older than it is retained."""
+        self.check_features()
         if self._table is not None:
             self._table.cleanup_metadata()
 
     def vacuum(self) -> None:
         """Remove files that no version of the last 12 hours needs, also those of writers that failed."""
+        self.check_features()
         if self._table is not None:
             self._table.vacuum(dry_run=False, full=True)
 
@@ -268,6 +286,17 @@ class StoredTable:
             raise ConcurrentChange(
                 f"another job changed the same rows of {self.path} at the same time; run this again"
             ) from error
+
+    def check_features(self) -> None:
+        """Raise JobError if files may be in use, or commits needed, by a feature that is not known here.
+
+        delta-rs would remove deletion vectors that are in use, and replace files without theirs: rows would come back.
+        """
+        if unknown := self.unknown_features:
+            raise JobError(
+                f"another program has turned on {', '.join(unknown)}, which this release does not know: nothing of the "
+                "table is compacted, replaced or deleted, and batches are still added"
+            )
 
     @property
     def _filesystem(self) -> pyarrow.fs.FileSystem:

@@ -68,7 +68,8 @@ that reads Delta can read them; `brokerside query "SELECT …"` does so without 
 
 Tables that are written from the audit topic are stored as partial rows: each batch of the job adds its own, so several
 stored rows may have the same key. The column `merged` says how their values are merged. `brokerside query` shows merged
-rows. Other engines see the stored rows: group by the key, which is correct in either case.
+rows. Other engines see the stored rows: group by the key, which is correct in either case. How to delete the rows of a
+person is in [jobs.md](jobs.md#delete-a-persons-rows).
 
 Of equally recent values the greatest one holds. Within a batch the times of the events decide what is most recent,
 between batches those of the stored rows. So if events arrive out of order, a last value may depend on the batches.

@@ -1,5 +1,6 @@
 """What a job does beside its batches, and when; and Delta tables beside Spark, which reads what delta-rs writes."""
 
+import os
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 from spark_jobs import io, maintenance, stored_table
 from spark_jobs.compaction import maintain_table
 from spark_jobs.definitions import Definitions
+from spark_jobs.errors import JobError
 from spark_jobs.maintenance import MaintainedTables, MaintenanceScheduler
 from spark_jobs.schemas import TRAFFIC
 from spark_jobs.stored_table import StoredTable
@@ -162,6 +164,50 @@ def test_spark_reads_what_was_compacted(spark: SparkSession, tmp_path: Path) -> 
     assert {row["requests"] for row in found.where("day = '2024-03-01'").collect()} == {2, 5}
     assert [row["requests"] for row in found.where("minute = timestamp '2024-03-01 12:00:00+00:00'").collect()] == [5]
     assert found.where("minute > timestamp '2024-03-01 12:00:01+00:00'").count() == 0
+
+
+@pytest.mark.promise(
+    "jobs.md",
+    "A table in which another program has turned on a table feature of Delta gets batches, and loses no file.",
+)
+def test_files_of_deletion_vectors_of_another_program_are_not_removed(
+    start: Start, spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "traffic")
+
+    def append(batch: int) -> None:
+        given = {"day": FIRST, "minute": datetime(2026, 9, 22, tzinfo=UTC), "principal": str(batch)}
+        stored_table.append_once(of_traffic.rows(TRAFFIC, given), path, {}, "writer", batch)
+
+    stored_table.create_table(path, {}, Schema.from_arrow(of_traffic.rows(TRAFFIC).schema), "Traffic.")
+    for batch in range(3):
+        append(batch)
+    assert StoredTable(path, {}).unknown_features == []
+    maintain_table(lambda: StoredTable(path, {}), TRAFFIC, Definitions(), vacuum=True)
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE principal = '1'")
+    vectors = list(Path(path).glob("deletion_vector_*.bin"))
+    assert vectors
+    before = datetime.now(UTC).timestamp() - DAY
+    for file in Path(path).rglob("*.*"):
+        os.utime(file, (before, before))
+    said: list[str] = []
+    start("traffic", "topics", continuous=True, say=lambda note: said.append(str(note)))
+    assert len(said) == 1
+    assert said[0].startswith("table traffic: another program has turned on deletionVectors, which this release does")
+    stored = StoredTable(path, {})
+    for change in (
+        stored.vacuum,
+        stored.remove_expired_commits,
+        lambda: stored.replace_files(stored.files, []),
+        lambda: maintain_table(lambda: StoredTable(path, {}), TRAFFIC, Definitions(), vacuum=True),
+    ):
+        with pytest.raises(JobError, match="turned on deletionVectors"):
+            change()
+    append(3)
+    assert [file for file in vectors if not file.exists()] == []
+    found = spark.read.format("delta").load(path).collect()
+    assert {row["principal"] for row in found} == {"0", "2", "3"}
 
 
 @pytest.mark.promise("jobs.md", "Tables with other settings get those of this release when a job starts.")

@@ -5,17 +5,19 @@ import multiprocessing
 import os
 import random
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date
+from datetime import UTC, date, datetime
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pyarrow
 import pytest
-from deltalake import DeltaTable, Schema
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 from pyarrow import parquet
 
@@ -27,6 +29,7 @@ from spark_jobs.storage_options import storage_options
 from spark_jobs.stored_table import ConcurrentChange, StoredTable, repeat
 from tests.spark import stored
 from tests.spark.object_store import KEY, object_store, of_spark
+from tests.tools.fragments import blocks
 
 DAY, NEXT = date(2026, 9, 22), date(2026, 9, 23)
 SCHEMA = pyarrow.schema([("day", pyarrow.date32()), ("n", pyarrow.int64())])
@@ -120,6 +123,38 @@ def test_of_two_that_replace_files_of_one_version_the_later_is_rejected(tmp_path
             second.replace_files(second.files, [file(path, 3)], data_change=second_changes)
         assert numbers(path) == [2], (first_changes, second_changes, filled)
         assert StoredTable(path, {}).last_metadata(100) == "first"
+
+
+@pytest.mark.promise("jobs.md", "The rows of one principal can be deleted while a job maintains the table.")
+def test_rows_of_a_person_are_deleted_beside_a_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the program of jobs.md. A compaction that has read the rows before does not bring them back."""
+    program = next(one.text for one in blocks("python", page="docs/jobs.md"))
+    path = str(tmp_path / "traffic")
+    stored_table.create_table(path, {}, Schema.from_arrow(stored.schema(TRAFFIC)), "Traffic.")
+    for batch, principal in enumerate(("User:alice", "User:o'neil", "User:bob")):
+        given = {"day": DAY, "minute": datetime(2026, 9, 22, tzinfo=UTC), "principal": principal}
+        stored_table.append_once(stored.rows(TRAFFIC, given), path, {}, "job", batch)
+    stored_table.create_table(str(tmp_path / "other"), {}, Schema.from_arrow(SCHEMA), "Numbers.")
+    monkeypatch.setattr(sys, "argv", ["delete", str(tmp_path), "User:o'neil"])
+    before = StoredTable(path, {})
+    every = before.dataset().to_table()
+    exec(program, {})
+    with pytest.raises(ConcurrentChange):
+        before.replace_files(before.files, [before.write_file(reader_of(every), DAY)], data_change=False)
+    assert {row["principal"] for row in stored.read(tmp_path, "traffic")} == {"User:alice", "User:bob"}
+    early = DeltaTable(path)
+    now = StoredTable(path, {})
+    now.replace_files(now.files, [now.write_file(reader_of(now.dataset().to_table()), DAY)], data_change=False)
+    number = early.transaction_version(stored_table.REPLACEMENT) + 1
+    with pytest.raises(CommitFailedError):
+        early.delete(
+            "principal = 'User:bob'",
+            commit_properties=CommitProperties(app_transactions=[Transaction(stored_table.REPLACEMENT, number)]),
+        )
+
+
+def reader_of(rows: pyarrow.Table) -> pyarrow.RecordBatchReader:
+    return pyarrow.RecordBatchReader.from_batches(rows.schema, rows.to_batches())
 
 
 KILLS = 50 if os.environ.get("JOBS_FULL") else 2
