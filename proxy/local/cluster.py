@@ -196,7 +196,8 @@ def _start(folder: Path, state: ClusterState, nodes: Sequence[Node], jars: Seque
             ("INTERNAL", node.internal),
             ("CONTROLLER", node.controller),
         ):
-            if not is_free(int(address.rpartition(":")[2])):
+            host, _, port = address.rpartition(":")
+            if not is_free(int(port), host):
                 raise LocalError(
                     f"{address}, the {listener} listener of node {node.id}, is taken by another process; end that one, "
                     f"or remove {folder} to begin anew"

@@ -38,13 +38,13 @@ def free_ports(number: int, *, avoid: Collection[int] = ()) -> list[int]:
     return chosen
 
 
-def is_free(port: int) -> bool:
-    """Whether a server could listen on ``port`` of loopback now."""
+def is_free(port: int, host: str = HOST) -> bool:
+    """Whether a server could listen on ``port`` of ``host``, an address of loopback, now."""
     with socket.socket() as sock:
         # As Java does: a port that only has old connections in TIME_WAIT is free.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            sock.bind((HOST, port))
+            sock.bind((host, port))
             sock.listen(1)
         except OSError:
             return False

@@ -144,6 +144,7 @@ def test_ports_are_different_free_and_outside_of_what_linux_gives_away() -> None
     assert all(ports.is_free(port) and ports.FIRST <= port <= ports.LAST for port in chosen)
     with socket.create_server((ports.HOST, chosen[0])):
         assert not ports.is_free(chosen[0])
+        assert ports.is_free(chosen[0], "127.0.0.2"), "another address of loopback"
     assert ports.is_free(chosen[0])
 
 
