@@ -85,7 +85,7 @@ def _add_dry_run(made: ArgumentParser) -> None:
 
 
 def _add_unsafe(made: ArgumentParser) -> None:
-    text = "Also where records in use cannot be read at the lower level."
+    text = "Also below a level that something in use needs."
     made.add_argument("--unsafe", action="store_true", help=text)
 
 

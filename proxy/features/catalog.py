@@ -48,9 +48,9 @@ supports it, never on request."""
 READER_FEATURES = frozenset({AUDIT_EVENT_SCHEMA})
 """The features that readers take part in. On all others the sidecars agree alone."""
 
-UNSAFE_TO_LEAVE: Mapping[str, int] = {}
-"""By feature, the lowest level at which something is stored that lower levels cannot read: only an unsafe downgrade
-goes below it. This release has none: what was written at a level stays readable."""
+UNSAFE_TO_LEAVE: Mapping[str, int] = {COORDINATOR_PROTOCOL: 1}
+"""By feature, the lowest level that something needs which stops or is lost at lower ones, 0 among them: only an unsafe
+downgrade goes below it. Without a level of the coordinator no sidecar coordinates groups."""
 
 MEANINGS: Mapping[str, Mapping[int, str]] = {
     AUDIT_EVENT_SCHEMA: {

@@ -206,8 +206,8 @@ def _check_safety(update: FeatureUpdate, existing: FinalizedRange, unsafe_to_lea
     ):
         raise _refused(
             update.feature,
-            f"what is stored at level {bound} cannot be read at level {max(update.level, 0)}; "
-            "an unsafe downgrade (upgrade type 3) loses it",
+            f"what needs level {bound} stops or is lost at level {max(update.level, 0)}; "
+            "an unsafe downgrade (upgrade type 3) accepts that",
         )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from proxy.features import updates
-from proxy.features.catalog import AUDIT_EVENT_SCHEMA, BROKER_METADATA, QUOTA_IP, LevelRange
+from proxy.features.catalog import AUDIT_EVENT_SCHEMA, BROKER_METADATA, COORDINATOR_PROTOCOL, QUOTA_IP, LevelRange
 from proxy.features.participants import Participant
 from proxy.features.records import FeatureUpdate, FinalizedRange
 from proxy.features.updates import UpdateRefused, check, common_levels, raised_minimums
@@ -34,7 +34,7 @@ def refusal(*asked: FeatureUpdate, **others: object) -> str:
 
 
 NONE_SUCH = f"no such feature (there are: {AUDIT_EVENT_SCHEMA}, {BROKER_METADATA}, {QUOTA_IP})"
-STORED = "what is stored at level 2 cannot be read at level"
+STORED = "what needs level 2 stops or is lost at level"
 WITHOUT = Participant("sidecar/2", "0.0.9", {}, running=True)
 STOPPED_READER = Participant("reader/a", "", {AUDIT_EVENT_SCHEMA: LevelRange(2, 2)}, running=False)
 DEAD = "cannot be asked; start it, or brokerside features forget"
@@ -75,7 +75,7 @@ REFUSALS: list[tuple[list[FeatureUpdate], dict[str, Any], str]] = [
     ([to(3)], {"fleet": AWAY}, f"{A}: sidecar 2 does not run and {DEAD} sidecar/2"),
     ([to(3)], {"fleet": [*AWAY, sidecar(3, running=False)]}, f"{A}: sidecar 2, sidecar 3 do not run and cannot"),
     ([to(1, feature=BROKER_METADATA)], {"fleet": AWAY}, f"{BROKER_METADATA}: sidecar 1 (0.1.0) does"),
-    ([to(1, 2)], UNSAFE, f"{A}: {STORED} 1; an unsafe downgrade (upgrade type 3) loses it"),
+    ([to(1, 2)], UNSAFE, f"{A}: {STORED} 1; an unsafe downgrade (upgrade type 3) accepts that"),
     ([to(0, 2)], UNSAFE, f"{A}: {STORED} 0"),
     ([to(3), to(2, feature=QUOTA_IP)], {}, f"{QUOTA_IP}: sidecar 1"),
     ([to(1, feature="brokerside." + "x" * 30_000)], {}, "brokerside." + "x" * 53 + "…: no such feature"),
@@ -102,6 +102,15 @@ def test_what_is_refused_and_why() -> None:
     for time in (-1, 2**63 - 1):  # that cannot be
         fleet = [sidecar(1, 2, running=False)._replace(last_seen_ms=time)]
         assert "does not run since" in refusal(to(3), fleet=fleet), time
+
+
+@pytest.mark.promise("features.md", "The coordinator's feature is disabled with --unsafe alone: groups need it.")
+def test_the_feature_of_the_coordinator_is_deleted_only_by_an_unsafe_downgrade() -> None:
+    before = {COORDINATOR_PROTOCOL: FinalizedRange(1, 2)}
+    with pytest.raises(UpdateRefused, match="what needs level 1 stops or is lost at level 0"):
+        check([to(0, 2, COORDINATOR_PROTOCOL)], before, [])
+    assert check([to(0, 3, COORDINATOR_PROTOCOL)], before, []) == {}
+    assert check([to(1, 2, COORDINATOR_PROTOCOL)], before, []) == {COORDINATOR_PROTOCOL: FinalizedRange(1, 1)}
 
 
 @pytest.mark.promise(
