@@ -267,7 +267,7 @@ async def _run(
         listeners,
         reloader,
         watch.state if watch is not None else None,
-        lambda: fleet.registry_dropped,
+        fleet,
         features.status if features is not None else partial(FeaturesStatus, config.features_disabled),
         GroupPages(coordinator),
     )

@@ -167,6 +167,11 @@ class FleetPoller:
         """Numbers of records of the registry that were dropped, by reason."""
         return {} if self._registry is None else self._registry.dropped
 
+    @property
+    def broker_id_taken(self) -> str:
+        """Which other sidecar, started later, has the same ``broker.id``; empty if none has."""
+        return self._later_run.description
+
     def on_registry(self, callback: Callable[[RegistryContent, bool], None]) -> None:
         """Call ``callback`` with what the registry has, whenever some of it was read, and whether all was."""
         self._on_registry.append(callback)

@@ -24,12 +24,21 @@ class LaterRun:
     def __init__(self, own: Callable[[], SidecarRecord], on_end: Callable[[], None]) -> None:
         self._own, self._on_end = own, on_end
         self._logged = ""
+        self._found: SidecarRecord | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def runs(self) -> bool:
         """Whether one runs."""
         return self._timer is not None
+
+    @property
+    def description(self) -> str:
+        """Which one runs, for people; empty if none does."""
+        if not self.runs or self._found is None:
+            return ""
+        at = next((f" at {host}:{port}" for host, port in self._found.addresses.values()), "")
+        return f"another sidecar{at}, started later, has the same broker.id; this one does not register"
 
     def read(self, member: Member | None) -> None:
         """Take what the registry has now under this sidecar's ``broker.id``."""
@@ -40,6 +49,7 @@ class LaterRun:
             return
         self.close()
         self._timer = asyncio.get_running_loop().call_later(MEMBER_DEAD_AFTER_MS / 1000, self._end)
+        self._found = member.record
         if self._logged != member.record.boot_id:
             self._logged = member.record.boot_id
             log.error(

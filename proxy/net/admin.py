@@ -81,12 +81,23 @@ class QuotaSourceStatus(Protocol):
     """What is wrong with the quotas of the cluster; None if nothing is."""
 
 
+class FleetStatus(Protocol):
+    """This sidecar among those of the cluster."""
+
+    @property
+    def registry_dropped(self) -> Mapping[str, int]:
+        """Numbers of records of the registry that were dropped, by reason."""
+
+    @property
+    def broker_id_taken(self) -> str:
+        """Which other sidecar, started later, has the same ``broker.id``; empty if none has."""
+
+
 class AdminEndpoint:
     """Serves the state of the listeners, of the configuration and of the quota source.
 
-    ``source`` is None if the cluster's quotas are not read. ``registry_dropped()`` returns the dropped records of the
-    fleet's registry, by reason; ``features_status()`` what is known of the fleet's features. ``groups``: without it,
-    the coordinator of groups is not enabled.
+    ``source`` is None if the cluster's quotas are not read. ``features_status()`` returns what is known of the fleet's
+    features. ``groups``: without it, the coordinator of groups is not enabled.
     """
 
     def __init__(
@@ -94,7 +105,7 @@ class AdminEndpoint:
         listeners: ListenerManager,
         reloader: Reloader,
         source: QuotaSourceStatus | None,
-        registry_dropped: Callable[[], Mapping[str, int]] = dict,
+        fleet: FleetStatus | None = None,
         features_status: Callable[[], FeaturesStatus] = FeaturesStatus,
         groups: GroupPages | None = None,
     ) -> None:
@@ -105,7 +116,7 @@ class AdminEndpoint:
         self._listeners = listeners
         self._reloader = reloader
         self._source = source
-        self._registry_dropped = registry_dropped
+        self._fleet = fleet
         self._features_status = features_status
         self._groups = groups or GroupPages()
         self._page = MetricsPage(self._snapshot)
@@ -181,7 +192,8 @@ class AdminEndpoint:
     async def _readyz(self, request: AdminRequest) -> Response:
         problem = self._listeners.readiness_problem
         failed = [problem] if problem else await self.find_problems()
-        degradation = self._listeners.degradation
+        found = [self._listeners.degradation, self._fleet.broker_id_taken if self._fleet is not None else ""]
+        degradation = "; ".join(filter(None, found))
         lines = [*failed, f"degraded: {degradation}"] if degradation else failed or ["ok"]
         return Response("".join(f"{line}\n" for line in lines).encode(), 503 if failed else 200)
 
@@ -241,7 +253,9 @@ class AdminEndpoint:
         snapshot = await self._listeners.snapshot()
         snapshot.reload = self._reloader.state
         snapshot.source = self._quota_source()
-        snapshot.registry_dropped = dict(self._registry_dropped())
+        if self._fleet is not None:
+            snapshot.registry_dropped = dict(self._fleet.registry_dropped)
+            snapshot.broker_id_taken = bool(self._fleet.broker_id_taken)
         snapshot.features = self._features_status()
         if self._groups.is_enabled:
             snapshot.coordinator = self._groups.status()

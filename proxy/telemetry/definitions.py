@@ -146,6 +146,15 @@ METRICS: tuple[MetricDefinition, ...] = (
         lambda s: [((reason,), count) for reason, count in {**REGISTRY_DROP_REASONS, **s.registry_dropped}.items()],
     ),
     MetricDefinition(
+        "broker_id_taken",
+        "gauge",
+        (),
+        "",
+        "1 while another sidecar with this `broker.id`, started later, writes to the registry: this one does not "
+        "register, and coordinates nothing. Else 0.",
+        lambda s: [((), int(s.broker_id_taken))],
+    ),
+    MetricDefinition(
         "log_lines_dropped_total",
         "counter",
         ("level",),

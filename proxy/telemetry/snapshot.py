@@ -93,6 +93,8 @@ class Snapshot(Struct):
     """Names of the sidecar's own apis by api key."""
     registry_dropped: dict[str, int] = field(default_factory=dict)
     """Dropped records of the fleet's registry, by reason."""
+    broker_id_taken: bool = False
+    """Whether another sidecar, started later, has the same ``broker.id``."""
     features: FeaturesStatus | None = None
     """The feature versions of the fleet."""
     coordinator: CoordinatorStatus | None = None

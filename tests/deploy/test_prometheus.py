@@ -21,7 +21,9 @@ import pytest
 import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from msgspec import structs
 
+from proxy.fleet.sidecar_record import decode, encode, record_key
 from proxy.local import cluster as local_cluster
 from proxy.local.broker import AUDIT_TOPIC
 from proxy.local.cluster import ClusterState
@@ -32,6 +34,7 @@ from tests.deploy.prometheus import CASES, RULES, Prometheus, program, rules, sc
 from tests.deploy.running import Running, configuration, output_of, transfer, until
 from tests.frames import request
 from tests.tools.bench.measure import children
+from tests.tools.topic import messages
 
 DOCS = Path(__file__).parents[2] / "docs"
 OF_PROMETHEUS = {"up", "process_start_time_seconds"}
@@ -232,6 +235,23 @@ def foreign_registry_record(site: Site) -> Iterator[None]:
 
 
 @contextmanager
+def broker_id_taken(site: Site) -> Iterator[None]:
+    """A sidecar that was started later registers with the same ``broker.id``."""
+    registry, key = "__brokerside_registry", record_key(site.node.id)
+    own = [one.value() for one in messages(site.cluster.internal_bootstrap, registry) if one.key() == key][-1]
+    record = decode(own or b"")
+    later = encode(structs.replace(record, boot_id="later", timestamp=str(int(record.timestamp) + 1)))
+    producer = Producer({"bootstrap.servers": site.cluster.internal_bootstrap})
+
+    def register() -> None:
+        producer.produce(registry, later, key)
+        producer.flush(30)
+
+    with repeating(register, 2):
+        yield
+
+
+@contextmanager
 def connections_closed(site: Site) -> Iterator[None]:
     site.write(quotas={"max.connections.per.ip": 1})
     with site.connect() as kept, repeating(lambda: asked(kept), 1), site.connecting():
@@ -320,6 +340,7 @@ FAULTS: dict[str, Callable[[Site], AbstractContextManager[None]]] = {
     "BrokersideQuotasUnread": broker_stopped,
     "BrokersideAuditNotDelivered": broker_stopped,
     "BrokersideRegistryRecordsDropped": foreign_registry_record,
+    "BrokersideBrokerIdTaken": broker_id_taken,
     "BrokersideConnectionsClosed": connections_closed,
     "BrokersideAcceptorBlocked": acceptor_blocked,
     "BrokersideConnectionsNearLimit": connections_near_limit,

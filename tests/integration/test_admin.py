@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import pytest
@@ -199,6 +200,13 @@ class Gated:
         return Snapshot({"CLIENT": ListenerCounters()}, quotas=busy())
 
 
+class Fleet:
+    """Nothing is dropped; ``broker_id_taken``: as a test sets it."""
+
+    registry_dropped = MappingProxyType[str, int]({})
+    broker_id_taken = ""
+
+
 class Served:
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -207,7 +215,7 @@ class Served:
         self.write(max_connections=100)
         self.reloader = Reloader(ConfigFileMonitor(path), load(path), self._apply)
         self.watched = QuotaPollerState()
-        self.admin = AdminEndpoint(cast(ListenerManager, Gated()), self.reloader, self.watched)
+        self.admin = AdminEndpoint(cast(ListenerManager, Gated()), self.reloader, self.watched, Fleet())
 
     async def _apply(self, config: Config) -> bool:
         self.applied.append(config)
@@ -259,6 +267,11 @@ async def test_readiness_has_a_sentence_for_each_reason(served, monkeypatch):
     assert await served.ask("GET", "/readyz") == (200, "ok\n")
     monkeypatch.setattr(Gated, "degradation", "the spool cannot be used")
     assert await served.ask("GET", "/readyz") == (200, "degraded: the spool cannot be used\n")
+    monkeypatch.setattr(Fleet, "broker_id_taken", "another sidecar at b:9")
+    assert await served.ask("GET", "/readyz") == (200, "degraded: the spool cannot be used; another sidecar at b:9\n")
+    assert (await served.metrics())["broker_id_taken"] == 1
+    monkeypatch.setattr(Fleet, "broker_id_taken", "")
+    assert (await served.metrics())["broker_id_taken"] == 0
     found += ["the broker does not answer", "broker.id is 9"]
     said = "the broker does not answer\nbroker.id is 9\ndegraded: the spool cannot be used\n"
     assert await served.ask("GET", "/readyz") == (503, said)

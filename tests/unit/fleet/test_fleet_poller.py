@@ -242,11 +242,16 @@ async def test_of_two_sidecars_with_one_broker_id_the_first_one_does_not_registe
         with capture_logs() as logs:
             assert read()
             assert read(boot_id="earlier", timestamp=str(int(own.timestamp) - 1))
+            assert watched.watch.broker_id_taken == ""
             assert not read(boot_id="later", timestamp=later)
-            assert not read(boot_id="later", timestamp=later)
+            assert not read(boot_id="later", timestamp=later, endpoints=("A://\033[0m:1", "B://[::1]:9"))
+            assert watched.watch.broker_id_taken == (
+                "another sidecar at ::1:9, started later, has the same broker.id; this one does not register"
+            )
             watched.watch.reconfigure(config_of(1, "SSL", tags={"rack": "r8a9"}))
             assert not watched.registry.registered
             assert read(boot_id="later", timestamp=later, state=STOPPED)
+            assert watched.watch.broker_id_taken == ""
             assert [read(boot_id=same_time) for same_time in ("", "~")] == [True, False], "both agree who is later"
             monkeypatch.setattr(later_run, "MEMBER_DEAD_AFTER_MS", 10)
             assert not read(boot_id="~")
