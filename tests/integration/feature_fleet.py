@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 import time
 import urllib.error
@@ -181,7 +182,8 @@ class FeatureFleet:
             for text in [self._log(broker_id, start).read_text() for start in range(1, starts + 1)]:
                 assert "Traceback" not in text, text
                 errors = [one for one in text.splitlines() if '"level": "error"' in one]
-                errors = [one for one in errors if '"config_rejected"' not in one]
+                # A worker that is held still for some seconds is one that the sidecar has to name.
+                errors = [one for one in errors if not re.search('"(config_rejected|worker_silent)"', one)]
                 assert not errors, errors
 
 
