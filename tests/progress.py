@@ -27,7 +27,7 @@ class Progress:
         self._began = time.monotonic()
         self._next_line = self._began + SECONDS_BETWEEN_LINES
         self._tests = 0
-        self._outcomes: Counter[str] = Counter()
+        self._outcomes: dict[str, str] = {}
         self._seconds: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._expected = _expected_seconds()
         self._left = 0.0
@@ -62,7 +62,7 @@ class Progress:
             self._left -= self._expect(report.nodeid)
             self._done += self._expect(report.nodeid)
         if report.failed or report.skipped or report.when == "call":
-            self._outcomes[report.outcome] += 1
+            self._outcomes[report.nodeid] = report.outcome  # of a teardown that fails it is that
         if report.failed or report.duration >= SLOW_SECONDS:
             self._write(f"{report.outcome} {report.nodeid} ({report.when}, {report.duration:.0f} s)")
             if report.failed:
@@ -72,8 +72,8 @@ class Progress:
             self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
 
     def _so_far(self) -> str:
-        count = self._outcomes
-        line = f"{sum(count.values()):,} of {self._tests:,} tests: {count['passed']:,} passed, {count['failed']} failed"
+        count = Counter(self._outcomes.values())
+        line = f"{len(self._outcomes):,} of {self._tests:,} tests: {count['passed']:,} passed, {count['failed']} failed"
         if self._done < 30:
             return line
         rest = self._left * (time.monotonic() - self._began) / self._done
@@ -92,8 +92,8 @@ class Progress:
         return result
 
     def _say_end(self) -> None:
-        count, took = self._outcomes, _minutes(time.monotonic() - self._began)
-        not_run = self._tests - sum(count.values())
+        count, took = Counter(self._outcomes.values()), _minutes(time.monotonic() - self._began)
+        not_run = self._tests - len(self._outcomes)
         if self._interrupted or not_run:
             line = f"Ended early after {took}: {count['passed']:,} tests passed, {count['failed']} failed"
             line += f", {not_run:,} did not run."

@@ -113,7 +113,7 @@ def latency_chart(values: Values) -> Chart:
     """Return percentiles over time. ``values``: ``at``, ``api``, ``percentile``, ``ms``; at least one value."""
     ticks = _log_ticks([value["ms"] for value in values])
     return _chart(
-        "Half of the requests, and 99 of 100, took at most this long.",
+        "Half of the requests, and 99 of 100 where there were 100 or more, took at most this long.",
         260,
         values,
         params=[_ZOOM],
@@ -162,7 +162,7 @@ def budget_chart(values: Values) -> Chart:
     }
     return _chart(
         "Share of each objective's error budget that is left; below 0 it is overspent.",
-        max(60, 36 * len(values)),
+        max(60, max(36, LABEL_LINE * _most_lines(values, "what") + 6) * len(values)),
         values,
         encoding=axes,
         layer=[bar, cut],
@@ -190,13 +190,17 @@ def cost_chart(values: Values, teams: Sequence[str], currency: str) -> Chart:
 
 def _label_lines(values: Values, name: str) -> Spec:
     """Return settings of an axis: on a phone each part of a label has a line of its own, and is cut alone."""
-    lines = max((value[name].count(SEPARATOR) + 1 for value in values), default=1)
+    lines = _most_lines(values, name)
     return {
         "labelExpr": f"{_NARROW} ? split(datum.label, '{SEPARATOR}') : datum.label",
         "labelLineHeight": LABEL_LINE,
         # The first line stands where the only one would.
         "labelOffset": {"expr": f"{_NARROW} ? {-(lines - 1) * LABEL_LINE / 2:g} : 0"},
     }
+
+
+def _most_lines(values: Values, name: str) -> int:
+    return max((value[name].count(SEPARATOR) + 1 for value in values), default=1)
 
 
 def _log_ticks(values: Sequence[float]) -> list[float]:

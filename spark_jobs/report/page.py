@@ -28,6 +28,8 @@ _ZOOM_HINT = '<span class="hint"> Drag to move; Shift and scroll to zoom.</span>
 DEFAULT_DAYS = 7
 """Days of a report by default."""
 
+MAX_CLUSTERS_NAMED = 3
+
 
 class ReportPage(NamedTuple):
     """``unreadable``: one sentence for each table that cannot be read, which is missing in the page."""
@@ -153,7 +155,9 @@ def _render_html(
 <header>
 <h1>What passed through Kafka</h1>
 {f'<div class="bad"><p class="finding">{damage}</p></div>' if unreadable else ""}
-<p>{days}, as observed by the sidecars up to {formatting.minute(scope.as_of)} UTC. All times are UTC.</p>
+<p>{_clusters(scope)}{days}, as observed by the sidecars up to {formatting.minute(scope.as_of)} UTC. All times are UTC.
+</p>
+<p>{_what_first(sections)}</p>
 <dl class="figures">{tiles}</dl>
 <nav aria-label="Contents"><ul>{links}</ul></nav>
 </header>
@@ -167,6 +171,27 @@ included. A percentage of fewer than {formatting.FEW} requests is grey. Times af
 </body>
 </html>
 """
+
+
+def _clusters(scope: ReportScope) -> str:
+    """Return the beginning of a sentence: which clusters the page is about; nothing if that cannot be read."""
+    if "traffic" not in scope.reader.tables:
+        return ""
+    sql = "SELECT DISTINCT cluster_id FROM traffic WHERE day BETWEEN $since AND $until AND cluster_id IS NOT NULL"
+    try:
+        found = scope.select(f"{sql} ORDER BY ALL")
+    except QueryError:  # reported in the section of the table
+        return ""
+    names = [formatting.escape(str(row["cluster_id"])) for row in found]
+    more = f" and {len(names) - MAX_CLUSTERS_NAMED} more" if len(names) > MAX_CLUSTERS_NAMED else ""
+    return f"Cluster {', '.join(names[:MAX_CLUSTERS_NAMED])}{more}: " if names else ""
+
+
+def _what_first(sections: Sequence[ReportSection]) -> str:
+    """Return a sentence: which sections need attention, the worst first."""
+    urgent = [each for state in ("bad", "warn") for each in sections if each.state == state]
+    links = [f'<a href="#{each.id}">{formatting.escape(each.title)}</a>' for each in urgent]
+    return f"Look first at: {', then '.join(links)}." if links else "Nothing here needs attention."
 
 
 def _render_section(section: ReportSection) -> str:

@@ -258,9 +258,11 @@ def _talkers_section(scope: ReportScope, rows: list[Row]) -> ReportSection:
 def _latency_section(scope: ReportScope, rows: list[Row]) -> ReportSection:
     found = scope.select(f"""
 SELECT epoch(minute)::BIGINT // {scope.step} * {scope.step} AS second, api,
-    quantile_ms(merge_counts(latencies), 0.5) AS p50, quantile_ms(merge_counts(latencies), 0.99) AS p99
+    quantile_ms(merge_counts(latencies), 0.5) AS p50,
+    CASE WHEN list_sum(merge_counts(latencies)) >= {formatting.FEW}
+        THEN quantile_ms(merge_counts(latencies), 0.99) END AS p99
 FROM latency WHERE topic IS NULL AND api IN ('Produce', 'Fetch') AND day BETWEEN $since AND $until
-GROUP BY second, api ORDER BY second, api""")  # noqa: S608 - a number
+GROUP BY second, api ORDER BY second, api""")  # noqa: S608 - numbers
     values = [
         {"at": row["second"] * 1000, "api": row["api"], "percentile": percentile, "ms": row[percentile]}
         for row in found

@@ -125,6 +125,8 @@ def test_what_a_client_chose_is_text(text: str) -> None:
     "queries.md", "The report has a finding for each of its sections, first whether the data is complete."
 )
 def test_findings_are_what_the_tables_say(root: Path, text: str) -> None:
+    assert "<p>Cluster east, west: 2026-09-21 to 2026-09-22, as observed" in text
+    assert '<p>Look first at: <a href="#objectives">Objectives and error budgets</a>, then <a href="#mirrors">' in text
     reported = {name: " ".join(words.split()) for name, words in Parsed(text).sections.items()}
     assert next(iter(reported)) == "completeness"
     assert "Mostly: 99.949 % of 15,719 events have arrived." in reported["completeness"]
@@ -262,6 +264,9 @@ def test_a_percentage_of_few_requests_is_grey_and_judges_nobody(tmp_path: Path) 
     )
     assert [value["left"] for value in chart(text, "objectives")["data"]["values"]] == [0.5]
     assert "8 Fetch requests are too few for a percentile." in Parsed(text).sections["latency"]
+    assert {one["percentile"] for one in chart(text, "latency")["data"]["values"]} == {"p50"}
+    write(tmp_path, "latency", {**traffic, "requests": 92, "latencies": [0] * 10 + [92] + [0] * 29})
+    assert {one["percentile"] for one in chart(report(tmp_path), "latency")["data"]["values"]} == {"p50", "p99"}
     greys = re.findall(r'<span class="few" title="(.*?)">(.*?)</span>', text)
     assert ("of 99 requests", "90\xa0%") in greys
     assert all(title != "of 100 requests" for title, _ in greys)
