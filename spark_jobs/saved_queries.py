@@ -218,7 +218,7 @@ ORDER BY last_seen DESC, group_id, topic, principal, client_id LIMIT $limit;
 
 -- lag: How far behind are the groups, as last seen?
 WITH last AS (
-    SELECT cluster_id, group_id, topic, partition, max_by(lag, minute) AS lag,
+    SELECT cluster_id, group_id, topic, partition, arg_max_null(lag, minute) AS lag,
         max_by(committed_at, minute) AS committed_at, max(end_offset_at) AS end_offset_at,
         max_by(transactional, minute) AS transactional
     FROM lag WHERE day BETWEEN $since AND $until GROUP BY cluster_id, group_id, topic, partition
