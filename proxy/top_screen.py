@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from proxy import admin_client
 from proxy.errors import LocalError
-from proxy.text_table import format_table, printable
+from proxy.text_table import fold, format_table, printable, terminal_width
 from proxy.top import GROUPINGS, SORT_COLUMNS, Sample, Totals, api_rows, client_rows, parse_metrics, totals
 
 if TYPE_CHECKING:
@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 
 ROWS_WITHOUT_TERMINAL = 20
 APIS = 8
-HEADER_LINES = 8
-"""Lines of the screen that are neither a client nor an api."""
+HEADER_LINES = 7
+"""Lines of the screen that are neither the summary, a client nor an api."""
 
-MAX_NAME = 60
+NUMBERS_WIDTH = 66
+"""Characters of a line that are no name, mostly."""
+
+MIN_NAME, MAX_NAME = 14, 60
 LISTED = 10_000
 """Connections that are asked for: those that were active last."""
 
@@ -40,7 +43,7 @@ def show(admin: Endpoint, by: str, sort: str, interval: float) -> None:
     before = _sample(admin)
     if not sys.stdout.isatty():
         time.sleep(interval)
-        print(_page(before, _sample(admin), by, sort, ROWS_WITHOUT_TERMINAL))
+        print(_page(before, _sample(admin), by, sort))
         return
     _run_live(admin, before, by, sort, interval)
 
@@ -77,8 +80,7 @@ def _run_live(admin: Endpoint, before: Sample, by: str, sort: str, interval: flo
                     continue
                 before, after = after or before, sampled
             if after is not None:
-                rows = max(1, console.size.height - HEADER_LINES - APIS)
-                page = _page(before, after, by, sort, rows)
+                page = _page(before, after, by, sort, console.size.height)
                 live.update(Text(f"{page}\n\n{KEYS}", no_wrap=True, overflow="ellipsis"), refresh=True)
 
 
@@ -109,7 +111,11 @@ def _following(values: tuple[str, ...], value: str) -> str:
     return values[(values.index(value) + 1) % len(values)]
 
 
-def _page(before: Sample, after: Sample, by: str, sort: str, most: int) -> str:
+def _page(before: Sample, after: Sample, by: str, sort: str, height: int | None = None) -> str:
+    summary = _summary(totals(before, after))
+    most = ROWS_WITHOUT_TERMINAL
+    if height is not None:
+        most = max(1, height - HEADER_LINES - APIS - len(summary.splitlines()))
     clients = client_rows(before, after, by, sort)
     head = (by.upper().replace("_", " "), "CONNECTIONS", "IN FLIGHT", "REQUESTS/S", "BYTES IN/S", "BYTES OUT/S")
     rows = [
@@ -121,7 +127,7 @@ def _page(before: Sample, after: Sample, by: str, sort: str, most: int) -> str:
         (row.api, f"{row.requests:,.0f}", _rate(row.errors), _milliseconds(row.p50_ms), _milliseconds(row.p99_ms))
         for row in api_rows(before, after)[:APIS]
     ]
-    parts = [_summary(totals(before, after)), format_table(head, rows)]
+    parts = [summary, format_table(head, rows)]
     if apis:
         parts.append(format_table(("API", "REQUESTS/S", "ERRORS/S", "P50", "P99"), apis))
     if len(clients) > most:
@@ -144,7 +150,7 @@ def _summary(found: Totals) -> str:
     ]
     if found.audit_waiting is not None:
         texts.append(f"audit: {found.audit_waiting:,} events wait, {found.audit_lost:,} lost")
-    return "   ".join(texts)
+    return fold(texts, gap="   ")
 
 
 def _rate(rate: float | None) -> str:
@@ -159,4 +165,5 @@ def _milliseconds(time_ms: float | None) -> str:
 
 def _cut(name: str) -> str:
     shown = printable(name)
-    return shown if len(shown) <= MAX_NAME else shown[: MAX_NAME - 1] + "…"
+    most = int(max(MIN_NAME, min(MAX_NAME, terminal_width() - NUMBERS_WIDTH)))
+    return shown if len(shown) <= most else shown[: most - 1] + "…"

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from proxy import text_table, top_screen
 from proxy.net.open_connections import ConnectionsView, KafkaConnection
+from proxy.text_table import format_table
 from proxy.top import Sample, api_rows, client_rows, parse_metrics, totals
 
 
@@ -91,3 +93,27 @@ def test_totals_are_those_of_the_sidecar() -> None:
     assert (found.loop_lag_ms, found.audit_waiting, found.audit_lost) == (1.5, 12, 2)
     found = totals(sample(0, metrics=page(1_000)), sample(2, metrics=page(20)))
     assert found.requests == 10.0, "counters of a sidecar that began anew count from zero"
+
+
+@pytest.mark.promise(
+    "operations.md", "In a narrow terminal brokerside top and connections continue a row on the next line."
+)
+def test_a_narrow_terminal_has_all_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of clients whose names are long; the rows of the screen are not more than fit."""
+    named = [connection(number, principal=f"User:{'x' * 80}{number}") for number in range(40)]
+    before, after = (sample(at, *named, metrics=page(20 * at, 3)) for at in (0, 2))
+    for width in (60, 80, 300):
+        for module in (text_table, top_screen):
+            monkeypatch.setattr(module, "terminal_width", lambda width=width: width)
+        shown = top_screen._page(before, after, "principal", "requests", height=24)
+        assert max(map(len, shown.splitlines())) <= width
+        if width >= 80:
+            assert len(shown.splitlines()) <= 24 - 2, "with the keys it fits"
+        assert "event loop 2 ms late" in shown
+        assert "12 events wait, 2 lost" in shown
+        assert "BYTES OUT/S" in shown
+        folded = format_table(("ID", "NUMBER"), [("a" * 50, "1"), ("b", "2" * 12)])
+        if width == 60:
+            assert folded.splitlines() == ["ID", "        NUMBER", "a" * 50, " " * 13 + "1", "b", "  " + "2" * 12]
+        else:
+            assert len(folded.splitlines()) == 3
