@@ -44,6 +44,9 @@ LISTING_INTERVAL = 0.1
 RDKAFKA_LOG_INTERVAL = 10.0
 """Seconds between two log lines of librdkafka. Lines in between are counted, and not logged."""
 
+RETRIED = ("Coordinator load in progress: retrying", "Coordinator not available: retrying")
+"""How librdkafka's warnings end that the first producers of a new cluster cause: no problem."""
+
 RECONNECT_SETTINGS: Mapping[str, Any] = {"reconnect.backoff.ms": 2000, "reconnect.backoff.max.ms": 4000}
 """How long librdkafka waits before it connects to a broker again. It waits half of that: a client reconnects once a
 second."""
@@ -91,8 +94,9 @@ class RdkafkaLog:
             self._suppressed += 1
             return
         self._next_at = now + RDKAFKA_LOG_INTERVAL
-        write = log.warning if level >= logging.WARNING else log.info
-        write("librdkafka", line=template % args, suppressed=self._suppressed)
+        line = template % args
+        write = log.warning if level >= logging.WARNING and not line.endswith(RETRIED) else log.info
+        write("librdkafka", line=line, suppressed=self._suppressed)
         self._suppressed = 0
 
 

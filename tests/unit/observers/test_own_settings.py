@@ -148,5 +148,12 @@ def test_librdkafkas_lines_are_logged_one_at_a_time_and_counted() -> None:
             lines.log(logging.ERROR, "%s [%s] %s", "FAIL", "me", "connection refused")
         now[0] = RDKAFKA_LOG_INTERVAL
         lines.log(logging.INFO, "%s [%s] %s", "OK", "me", "fine")
+        now[0] += RDKAFKA_LOG_INTERVAL
+        first = "Failed to acquire transactional PID: Broker: Coordinator load in progress: retrying"
+        lines.log(logging.WARNING, "%s [%s] %s", "GETPID", "me", first)
     got = [(e["log_level"], e["line"], e["suppressed"]) for e in logged]
-    assert got == [("warning", "FAIL [me] connection refused", 0), ("info", "OK [me] fine", 499)]
+    assert got == [
+        ("warning", "FAIL [me] connection refused", 0),
+        ("info", "OK [me] fine", 499),
+        ("info", f"GETPID [me] {first}", 0),
+    ]
