@@ -11,6 +11,8 @@ _DATA_LOSS_REASON = re.compile(r"^Reason: (?P<reason>.+?)\.?(?: SQLSTATE.*)?$", 
 
 _JOB_ERROR = re.compile(r"^spark_jobs\.errors\.JobError: (?P<message>.+)$", re.MULTILINE)
 
+_REFUSED = re.compile(r"\b(?:\w+AuthorizationException|SaslAuthenticationException|SslAuthenticationException): .+")
+
 _CONCURRENT_RUN_TEXTS = ("CONCURRENT_STREAM_LOG_UPDATE", "ConcurrentTransactionException", "CONCURRENT_QUERY")
 
 
@@ -28,6 +30,10 @@ def explain_spark_error(text: str, topic: str, checkpoint: str) -> JobError | No
         )
     if "UnknownTopicOrPartitionException" in text:
         return JobError(f"the topic {topic} was deleted; sidecars create it again, but its records are lost")
+    if refused := _REFUSED.search(text):
+        return JobError(
+            f"the topic {topic} cannot be read: {refused[0].strip()}; the job needs Read and Describe on it"
+        )
     if any(mark in text for mark in _CONCURRENT_RUN_TEXTS):
         return JobError(f"another run of this job uses the checkpoint {checkpoint}; stop one of them")
     return None

@@ -151,7 +151,10 @@ def _admin_error(error: Py4JJavaError, source: AuditTopicSource) -> JobError:
     topic, at = source.topic, source.bootstrap_servers
     match cause.getClass().getSimpleName():
         case "TimeoutException":
-            return JobError(f"no Kafka broker answers at {at}; is this the address of a running broker?")
+            return JobError(
+                f"no Kafka broker answers at {at}; is this the address of a running broker, and security.protocol"
+                " that of its listener?"
+            )
         case "UnknownTopicOrPartitionException":
             return JobError(f"there is no topic {topic} at {at}; sidecars create it when they reach the cluster")
         case name:

@@ -254,6 +254,32 @@ def test_a_job_runs_whatever_it_may_do_with_the_registry(
     assert {one.durable for one in records} == {True}
 
 
+@pytest.mark.promise("jobs.md", "A job that may not log in or read says so in one sentence, and ends.")
+def test_a_job_without_login_or_rights_ends_with_one_sentence(
+    fleet: Fleet, spark: SparkSession, tmp_path: Path
+) -> None:
+    audit = AuditTopic(fleet.bootstrap)
+    audit.send(encoded(event(METADATA)))
+
+    def refusal(name: str, settings: dict[str, str]) -> str:
+        with pytest.raises(JobError) as raised:
+            run(
+                bootstrap_servers=fleet.secured, topic=audit.name, tables=str(tmp_path / name), jars=[],
+                kafka_options=settings,
+            )  # fmt: skip
+        return str(raised.value).partition(" (Spark's log:")[0]
+
+    cannot = f"the topic {audit.name} at {fleet.secured} cannot be read"
+    wrong = JOBS | {"sasl.jaas.config": JOBS["sasl.jaas.config"].replace("jobs-secret", "wrong")}
+    assert refusal("login", wrong).startswith(f"{cannot}: SaslAuthenticationException: Authentication failed")
+    assert refusal("nothing", JOBS).startswith(f"{cannot}: TopicAuthorizationException")
+    fleet.grant(AclOperation.DESCRIBE, audit.name)
+    assert refusal("describe", JOBS) == (
+        f"the topic {audit.name} cannot be read: TopicAuthorizationException: Not authorized to access topics: "
+        f"[{audit.name}]; the job needs Read and Describe on it"
+    )
+
+
 @pytest.mark.promise("jobs.md", "A job creates neither the registry nor the topic of the features.")
 def test_missing_topics_are_not_created(spark: SparkSession, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is a registry that is deleted while a job runs."""
