@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import yaml
 
 from spark_jobs.definitions import Definitions
 from spark_jobs.definitions.objectives import DAY, OPENSLO_API_VERSION, SloObjective
-from spark_jobs.schemas.slo import BURN_RATE_ALERTS, BURN_RATE_WINDOWS
+from spark_jobs.schemas.slo import BURN_RATE_ALERTS, BURN_RATE_WINDOWS, FEW
 
 REQUESTS_METRIC, RESPONSES_METRIC = "brokerside_requests_total", "brokerside_responses_total"
 ERRORS_METRIC, DURATION_METRIC = "brokerside_request_errors_total", "brokerside_request_service_duration_seconds"
@@ -101,17 +102,7 @@ def _rule_groups(objective: SloObjective) -> Iterator[PrometheusRule]:
 
 def _error_ratio(objective: SloObjective, window: str) -> str:
     """Return PromQL of the ratio of bad requests; no value if there were no requests."""
-
-    def rate(metric: str, **more: str) -> str:
-        """Series of the selected requests. A series starts with its first count."""
-        matched = [f"{name}={_promql_string(value)}" for name, value in more.items()]
-        if objective.selection.apis:
-            matched.append(f"api=~{_promql_string('|'.join(map(re.escape, objective.selection.apis)))}")
-        if objective.selection.listeners:
-            matched.append(f"listener=~{_promql_string('|'.join(objective.selection.listeners))}")
-        summed = "sum by (api)" if "api" in objective.selection.by else "sum"
-        return f"{summed} (rate({metric}{{{', '.join(matched)}}}[{window}]))"
-
+    rate = partial(_selected, objective, "rate", window)
     if objective.sli == "latency":
         all_of_them = rate(f"{DURATION_METRIC}_count")
         in_time = rate(f"{DURATION_METRIC}_bucket", le=f"{objective.counted_to_ms / 1000:.6g}")  # type: ignore[operator]
@@ -127,12 +118,30 @@ def _error_ratio(objective: SloObjective, window: str) -> str:
     return f"({failures} or {responses} * 0) / ({responses} > 0)"
 
 
+def _selected(objective: SloObjective, function: str, window: str, metric: str, **more: str) -> str:
+    """Return PromQL of ``function`` of the selected requests in ``metric``. A series starts with its first count."""
+    matched = [f"{name}={_promql_string(value)}" for name, value in more.items()]
+    if objective.selection.apis:
+        matched.append(f"api=~{_promql_string('|'.join(map(re.escape, objective.selection.apis)))}")
+    if objective.selection.listeners:
+        matched.append(f"listener=~{_promql_string('|'.join(objective.selection.listeners))}")
+    summed = "sum by (api)" if "api" in objective.selection.by else "sum"
+    return f"{summed} ({function}({metric}{{{', '.join(matched)}}}[{window}]))"
+
+
+def _are_enough(objective: SloObjective, window: str) -> str:
+    """Return PromQL that is true where ``window`` has as many requests as a verdict needs."""
+    metric = f"{DURATION_METRIC}_count" if objective.sli == "latency" else REQUESTS_METRIC
+    shared = "api" if "api" in objective.selection.by else ""
+    return f"on ({shared}) {_selected(objective, 'increase', window, metric)} >= {FEW}"
+
+
 def _alert_rule(objective: SloObjective, own: str, labels: dict[str, str], severity: str) -> PrometheusRule:
     def burns(name: str) -> str:
         short, long, _ = BURN_RATE_ALERTS[name]
         limit = f"({objective.alert_burn_rates[name]:g} * {objective.error_budget:f})"
         both = (f"max without (sloth_window) (slo:sli_error:ratio_rate{each}{own} > {limit})" for each in (short, long))
-        return f"({' and '.join(both)})"
+        return f"({' and '.join(both)} and {_are_enough(objective, long)})"
 
     return {
         "alert": "SLOBudgetBurns",

@@ -10,13 +10,11 @@ from decimal import Decimal
 from typing import Any
 
 from spark_jobs.render import escape_control_characters, format_money
+from spark_jobs.schemas.slo import FEW
 
 _NO_BREAK_SPACE = "\xa0"
 """Separates a number from its unit without a line break."""
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
-
-FEW = 100
-"""Requests below which a percentage says little, and is grey: one request more or less changes it by 1 % or more."""
 
 
 def escape(value: object) -> str:

@@ -22,6 +22,7 @@ from spark_jobs.report import formatting
 from spark_jobs.report.charts import CHART_WIDTH, Chart
 from spark_jobs.report.sections import MAX_TABLE_ROWS, ReportScope, ReportSection, Row, build_sections
 from spark_jobs.schemas import TABLES
+from spark_jobs.schemas.slo import FEW
 
 _ZOOM_HINT = '<span class="hint"> Drag to move; Shift and scroll to zoom.</span>'
 
@@ -166,7 +167,7 @@ def _render_html(
 {"".join(_render_section(each) for each in others)}
 {_render_folded(folded)}</main>
 <footer><p>Made by Brokerside from what its sidecars observed. Requests that did not pass through a sidecar are not
-included. A percentage of fewer than {formatting.FEW} requests is grey. Times after ≤ are upper bounds.</p></footer>
+included. A percentage of fewer than {FEW} requests is grey. Times after ≤ are upper bounds.</p></footer>
 <script>{script}</script>
 </body>
 </html>

@@ -13,6 +13,7 @@ from spark_jobs.query import TableReader
 from spark_jobs.report import charts, formatting
 from spark_jobs.report.charts import SEPARATOR, Chart
 from spark_jobs.saved_queries import SAVED_QUERIES, run_saved_query
+from spark_jobs.schemas.slo import FEW
 
 Row = dict[str, Any]
 SectionState = Literal["", "good", "warn", "bad"]
@@ -259,7 +260,7 @@ def _latency_section(scope: ReportScope, rows: list[Row]) -> ReportSection:
     found = scope.select(f"""
 SELECT epoch(minute)::BIGINT // {scope.step} * {scope.step} AS second, api,
     quantile_ms(merge_counts(latencies), 0.5) AS p50,
-    CASE WHEN list_sum(merge_counts(latencies)) >= {formatting.FEW}
+    CASE WHEN list_sum(merge_counts(latencies)) >= {FEW}
         THEN quantile_ms(merge_counts(latencies), 0.99) END AS p99
 FROM latency WHERE topic IS NULL AND api IN ('Produce', 'Fetch') AND day BETWEEN $since AND $until
 GROUP BY second, api ORDER BY second, api""")  # noqa: S608 - numbers
@@ -301,9 +302,7 @@ def _objectives_section(scope: ReportScope, rows: list[Row]) -> ReportSection:
         finding += f" {_objective_name(worst)} has exceeded its budget most: {attainment} of {requests}"
         finding += f" were good; the target is {target}."
     if few:
-        finding += (
-            f" {formatting.count(len(few), 'objective')} had fewer than {formatting.FEW} requests: too few to judge."
-        )
+        finding += f" {formatting.count(len(few), 'objective')} had fewer than {FEW} requests: too few to judge."
     if nothing:
         finding += f" No request matched {', '.join(nothing)}."
     labels = _labels([(row["judged"], row["objective"], row["slo"], row.get("cluster_id")) for row in judged])

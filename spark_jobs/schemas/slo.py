@@ -19,6 +19,9 @@ of the budget of ``BURN_RATE_PERIOD_DAYS`` in the long window (Google SRE workbo
 BURN_RATE_PERIOD_DAYS = 30
 """Period in days of the rates of ``BURN_RATE_ALERTS``. For other periods they are scaled by the length."""
 
+FEW = 100
+"""Requests below which nothing is judged: one request more or less changes a percentage by 1 % or more."""
+
 _BURN = "Burn rate: share of bad ones in the window's minutes up to `as_of`, as a multiple of `error_budget_ratio`"
 
 SLO = Table(

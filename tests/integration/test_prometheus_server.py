@@ -93,17 +93,17 @@ def test_alerts_fire_and_resolve(cluster, tmp_path):
         create(admin, NewTopic(topic, 1, 1))
         # A rate begins with the second scrape of a series.
         until(lambda: bool(server.ask('brokerside_request_errors_total{api="CreateTopics"}')))
-        for _ in range(30):
+        for _ in range(120):
             with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
                 check_new(admin, topic)
         until(fires)
         # Good requests until fewer than six in a hundred are bad, which is six times what the budget allows.
-        good = [NewTopic(f"{topic}-{number}", 1, 1) for number in range(800)]
+        good = [NewTopic(f"{topic}-{number}", 1, 1) for number in range(3200)]
         for one in [admin.create_topics([new], validate_only=True)[new.topic] for new in good]:
             one.result(180)
         until(lambda: not fires(), 180)
         failed = server.ask('brokerside_request_errors_total{api="CreateTopics", class="failure"}')
-    assert [float(one["value"][1]) for one in failed] == [30]
+    assert [float(one["value"][1]) for one in failed] == [120]
 
 
 def check_new(admin: AdminClient, topic: str) -> None:

@@ -254,6 +254,8 @@ def test_each_objective_has_the_rules_and_labels_of_sloth(made: Any) -> None:
     budget = "0.01"
     assert f"> (14.4 * {budget})" in alerts[0]["expr"]
     assert f"> (1 * {budget})" in alerts[1]["expr"]
+    enough = 'on (api) sum by (api) (increase(brokerside_requests_total{api=~"Metadata"}[6h])) >= 100)'
+    assert enough in alerts[0]["expr"], "fewer requests are not judged"
 
 
 def test_metrics_that_are_asked_for_exist() -> None:
