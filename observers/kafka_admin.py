@@ -44,7 +44,7 @@ LISTING_INTERVAL = 0.1
 RDKAFKA_LOG_INTERVAL = 10.0
 """Seconds between two log lines of librdkafka. Lines in between are counted, and not logged."""
 
-RETRIED = ("Coordinator load in progress: retrying", "Coordinator not available: retrying")
+RETRIED = "Coordinator load in progress: retrying"
 """How librdkafka's warnings end that the first producers of a new cluster cause: no problem."""
 
 RECONNECT_SETTINGS: Mapping[str, Any] = {"reconnect.backoff.ms": 2000, "reconnect.backoff.max.ms": 4000}

@@ -9,22 +9,22 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
 from proxy import admin_client
 from proxy.errors import LocalError
 from proxy.text_table import fold, format_table, printable, terminal_width
-from proxy.top import GROUPINGS, SORT_COLUMNS, Sample, Totals, api_rows, client_rows, parse_metrics, totals
+from proxy.top import GROUPINGS, SORT_COLUMNS, ClientRow, Sample, Totals, api_rows, client_rows, parse_metrics, totals
 
 if TYPE_CHECKING:
     from proxy.config import Endpoint
 
 ROWS_WITHOUT_TERMINAL = 20
 APIS = 8
-HEADER_LINES = 7
-"""Lines of the screen that are neither the summary, a client nor an api."""
+KEY_LINES = 2
+"""Lines of the screen below the page."""
 
 NUMBERS_WIDTH = 66
 """Characters of a line that are no name, mostly."""
@@ -112,26 +112,32 @@ def _following(values: tuple[str, ...], value: str) -> str:
 
 
 def _page(before: Sample, after: Sample, by: str, sort: str, height: int | None = None) -> str:
-    summary = _summary(totals(before, after))
-    most = ROWS_WITHOUT_TERMINAL
-    if height is not None:
-        most = max(1, height - HEADER_LINES - APIS - len(summary.splitlines()))
     clients = client_rows(before, after, by, sort)
+    most = ROWS_WITHOUT_TERMINAL if height is None else height
+    page = _rows(before, after, clients[:most], by, sort, len(clients))
+    while height is not None and most > 1 and len(page.splitlines()) > height - KEY_LINES:
+        most -= 1
+        page = _rows(before, after, clients[:most], by, sort, len(clients))
+    return page
+
+
+def _rows(before: Sample, after: Sample, shown: Sequence[ClientRow], by: str, sort: str, clients: int) -> str:
+    """``shown``: the first of so many ``clients``."""
     head = (by.upper().replace("_", " "), "CONNECTIONS", "IN FLIGHT", "REQUESTS/S", "BYTES IN/S", "BYTES OUT/S")
     rows = [
         (_cut(row.name), f"{row.connections:,}", f"{row.in_flight:,}", f"{row.requests:,.0f}",
          f"{row.received_bytes:,.0f}", f"{row.sent_bytes:,.0f}")
-        for row in clients[:most]
+        for row in shown
     ]  # fmt: skip
     apis = [
         (row.api, f"{row.requests:,.0f}", _rate(row.errors), _milliseconds(row.p50_ms), _milliseconds(row.p99_ms))
         for row in api_rows(before, after)[:APIS]
     ]
-    parts = [summary, format_table(head, rows)]
+    parts = [_summary(totals(before, after)), format_table(head, rows)]
     if apis:
         parts.append(format_table(("API", "REQUESTS/S", "ERRORS/S", "P50", "P99"), apis))
-    if len(clients) > most:
-        parts.insert(2, f"and {len(clients) - most:,} more, sorted by {sort}")
+    if clients > len(shown):
+        parts.insert(2, f"and {clients - len(shown):,} more, sorted by {sort}")
     listed, found = len(after.connections.connections), after.connections.chosen
     if listed < found:
         parts.insert(1, f"of the {listed:,} connections that were active last; {found - listed:,} are idle for longer")

@@ -107,8 +107,11 @@ def _open_tables(
 ) -> CheckpointIdentity | None:
     """Create or upgrade the tables, and return the identity of the checkpoint, None if there is no checkpoint.
 
-    Raises JobError if there is no checkpoint although a job has filled tables from the topic.
+    Raises JobError if there is no checkpoint although a job has filled tables from the topic, and for a table whose
+    files cannot be replaced.
     """
+    for name in streamed_table_names(None):
+        io.open_table(spark, root.table_path(name)).check_features()
     if checkpoint.read_identity(io.Folder(spark, root.checkpoint), root.checkpoint) is not None:
         return open_tables(spark, root, cluster, source.topic, None, notify)
     own = _backfill_writer(cluster, source.topic)

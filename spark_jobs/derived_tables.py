@@ -103,6 +103,7 @@ def compute_derived_tables(
 
 def _compute_table(inputs: _Inputs, table: Table, definitions: Definitions, notify: Notify, since: date | None) -> None:
     stored = create_or_upgrade_table(inputs.spark, inputs.root, table.name, notify)
+    stored.check_features()
     snapshots: dict[str, StoredTable] = {name: inputs.snapshot(name) for name in table.derived_from}
     if any(snapshot.version < 0 for snapshot in snapshots.values()):
         return

@@ -31,9 +31,9 @@ def explain_spark_error(text: str, topic: str, checkpoint: str) -> JobError | No
     if "UnknownTopicOrPartitionException" in text:
         return JobError(f"the topic {topic} was deleted; sidecars create it again, but its records are lost")
     if refused := _REFUSED.search(text):
-        return JobError(
-            f"the topic {topic} cannot be read: {refused[0].strip()}; the job needs Read and Describe on it"
-        )
+        why = refused[0].strip()
+        advice = "; the job needs Read and Describe on it" if why.startswith("TopicAuthorization") else ""
+        return JobError(f"the topic {topic} cannot be read: {why}{advice}")
     if any(mark in text for mark in _CONCURRENT_RUN_TEXTS):
         return JobError(f"another run of this job uses the checkpoint {checkpoint}; stop one of them")
     return None

@@ -14,6 +14,7 @@ from spark_jobs.definitions import Definitions
 from spark_jobs.derived_tables import compute_derived_tables
 from spark_jobs.errors import JobError
 from spark_jobs.progress import Notice, Notify
+from spark_jobs.session import summarize_error
 from spark_jobs.table_root import TableRoot
 from spark_jobs.tables.registry import tables_without_definitions
 
@@ -88,6 +89,8 @@ class MaintenanceScheduler:
                 io.open_table(self._tables.spark, self._tables.root.table_path(name)).check_features()
             except JobError as error:
                 self._tables.notify(Notice(f"table {name}: {error}"))
+            except Exception as error:
+                self._tables.notify(Notice(f"table {name} cannot be opened: {summarize_error(error)}"))
 
     def _maintain_if_due(self) -> None:
         # A time in the future means that the clock was ahead. Waiting for it could postpone the vacuum for years.

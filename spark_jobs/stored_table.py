@@ -283,6 +283,7 @@ class StoredTable:
         try:
             yield
         except CommitFailedError as error:
+            self.check_features()  # some of them refuse each commit
             raise ConcurrentChange(
                 f"another job changed the same rows of {self.path} at the same time; run this again"
             ) from error
@@ -294,8 +295,8 @@ class StoredTable:
         """
         if unknown := self.unknown_features:
             raise JobError(
-                f"another program has turned on {', '.join(unknown)}, which this release does not know: nothing of the "
-                "table is compacted, replaced or deleted, and batches are still added"
+                f"another program has turned on {', '.join(unknown)} in {self.path}, which this release does not know: "
+                "nothing of the table is compacted, replaced or deleted"
             )
 
     @property

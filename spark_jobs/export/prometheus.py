@@ -129,9 +129,14 @@ def _selected(objective: SloObjective, function: str, window: str, metric: str, 
     return f"{summed} ({function}({metric}{{{', '.join(matched)}}}[{window}]))"
 
 
+def _metric_of_all(objective: SloObjective) -> str:
+    """Of those of an objective that is not on latency."""
+    return REQUESTS_METRIC if objective.sli == "answered" or _shows_lost_connections(objective) else RESPONSES_METRIC
+
+
 def _are_enough(objective: SloObjective, window: str) -> str:
     """Return PromQL that is true where ``window`` has as many requests as a verdict needs."""
-    metric = f"{DURATION_METRIC}_count" if objective.sli == "latency" else REQUESTS_METRIC
+    metric = f"{DURATION_METRIC}_count" if objective.sli == "latency" else _metric_of_all(objective)
     shared = "api" if "api" in objective.selection.by else ""
     return f"on ({shared}) {_selected(objective, 'increase', window, metric)} >= {FEW}"
 

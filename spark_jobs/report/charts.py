@@ -110,8 +110,8 @@ def talkers_chart(values: Values) -> Chart:
 
 
 def latency_chart(values: Values) -> Chart:
-    """Return percentiles over time. ``values``: ``at``, ``api``, ``percentile``, ``ms``; at least one value."""
-    ticks = _log_ticks([value["ms"] for value in values])
+    """Return percentiles over time. ``values``: ``at``, ``api``, ``percentile``, ``ms``, which one of them has."""
+    ticks = _log_ticks([value["ms"] for value in values if value["ms"] is not None])
     return _chart(
         "Half of the requests, and 99 of 100 where there were 100 or more, took at most this long.",
         260,

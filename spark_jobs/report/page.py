@@ -158,7 +158,7 @@ def _render_html(
 {f'<div class="bad"><p class="finding">{damage}</p></div>' if unreadable else ""}
 <p>{_clusters(scope)}{days}, as observed by the sidecars up to {formatting.minute(scope.as_of)} UTC. All times are UTC.
 </p>
-<p>{_what_first(sections)}</p>
+{_what_first(sections)}
 <dl class="figures">{tiles}</dl>
 <nav aria-label="Contents"><ul>{links}</ul></nav>
 </header>
@@ -189,10 +189,10 @@ def _clusters(scope: ReportScope) -> str:
 
 
 def _what_first(sections: Sequence[ReportSection]) -> str:
-    """Return a sentence: which sections need attention, the worst first."""
+    """Return a paragraph: which sections need attention, the worst first; nothing if none says so."""
     urgent = [each for state in ("bad", "warn") for each in sections if each.state == state]
     links = [f'<a href="#{each.id}">{formatting.escape(each.title)}</a>' for each in urgent]
-    return f"Look first at: {', then '.join(links)}." if links else "Nothing here needs attention."
+    return f"<p>Look first at: {', then '.join(links)}.</p>" if links else ""
 
 
 def _render_section(section: ReportSection) -> str:

@@ -268,7 +268,7 @@ GROUP BY second, api ORDER BY second, api""")  # noqa: S608 - numbers
         {"at": row["second"] * 1000, "api": row["api"], "percentile": percentile, "ms": row[percentile]}
         for row in found
         for percentile in ("p50", "p99")
-        if row[percentile] is not None
+        if row["p50"] is not None  # a p99 that is None interrupts its line
     ]
     newest = {(value["api"], value["percentile"]): value for value in values}
     # The end of the last interval.
@@ -317,7 +317,8 @@ def _objectives_section(scope: ReportScope, rows: list[Row]) -> ReportSection:
         for label, row in zip(labels[:MAX_TABLE_ROWS], judged, strict=False)
     ]
     drawn = (charts.budget_chart(values),) if values else ()
-    state: SectionState = "bad" if over else "warn" if nothing or few else "good"
+    paged = any(row["alert"] == "page" for row in rows)
+    state: SectionState = "bad" if over or paged else "warn" if nothing or few else "good"
     return ReportSection(finding, state, drawn, _without_columns(rows, "good", "as_of"))
 
 

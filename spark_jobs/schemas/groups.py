@@ -141,9 +141,9 @@ LAG = Table(
         Column("end_offset_at", "timestamp", "When that was.", "UTC"),
         Column("lag", "bigint", "`end_offset` − `committed_offset`, and 0 where the group committed after the end was"
                " seen; NULL: not known.", "offsets"),
-        Column("unknown_because", "string", "Why `lag` is NULL. `no_end`: no end was seen. `end_below_commit`: the end"
-               " that was seen a second or more after the commit is below it. The topic was deleted and created again,"
-               " or an unclean leader election moved the end back."),
+        Column("unknown_because", "string", "Why `lag` is NULL. `no_end`: no end was seen. `end_below_commit`: an end"
+               " that was seen more than ten seconds after the commit is below it. The topic was deleted and created"
+               " again, or an unclean leader election moved the end back; or the clocks of two sidecars differ."),
     ),
     example="SELECT minute, group_id, topic, sum(lag) AS lag FROM lag GROUP BY ALL ORDER BY ALL",
     retention_days=30,

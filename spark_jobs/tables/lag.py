@@ -8,15 +8,11 @@ from spark_jobs.tables.sql import table_columns
 DAYS_BEFORE = 7
 """Days after its last commit in which a partition of a group has rows: Kafka's ``offsets.retention.minutes``."""
 
-_IS_OLDER_END = "end_offset_at <= committed_at + INTERVAL 1 SECOND"
-"""Whether the end was seen before the commit. A second: sidecars have different clocks, and followers are behind."""
+TOLERANCE = "INTERVAL 10 SECONDS"
+"""How much later an end may be that is below the commit: sidecars have different clocks, and followers are behind."""
 
-_LAG = f"""
-CASE WHEN end_offset >= committed_offset THEN end_offset - committed_offset WHEN {_IS_OLDER_END} THEN 0 END"""
-
-_UNKNOWN_BECAUSE = f"""
-CASE WHEN end_offset IS NULL THEN 'no_end'
-    WHEN end_offset < committed_offset AND NOT {_IS_OLDER_END} THEN 'end_below_commit' END"""
+_LAG = "CASE WHEN end_offset IS NOT NULL AND NOT contradicts THEN greatest(0, end_offset - committed_offset) END"
+_UNKNOWN_BECAUSE = "CASE WHEN end_offset IS NULL THEN 'no_end' WHEN contradicts THEN 'end_below_commit' END"
 
 LAG_SQL = f"""
 WITH reads AS (SELECT DISTINCT cluster_id, topic, partition, group_id FROM committed_offsets),
@@ -44,8 +40,15 @@ as_of_minute AS (
     FROM by_minute
     WINDOW so_far AS (
         PARTITION BY cluster_id, topic, partition, group_id ORDER BY minute ROWS UNBOUNDED PRECEDING)
+),
+judged AS (
+    -- An end that has passed the commit again says nothing of the topic that the commit was of.
+    SELECT *, bool_or(end_offset < committed_offset AND end_offset_at > committed_at + {TOLERANCE}) OVER (
+        PARTITION BY cluster_id, topic, partition, group_id, committed_at ORDER BY minute ROWS UNBOUNDED PRECEDING
+    ) AS contradicts
+    FROM as_of_minute
 )
 SELECT {table_columns(LAG, lag=_LAG, unknown_because=_UNKNOWN_BECAUSE)}
-FROM as_of_minute WHERE day <= committed_at::DATE + {DAYS_BEFORE} AND day IN (SELECT day FROM wanted)
+FROM judged WHERE day <= committed_at::DATE + {DAYS_BEFORE} AND day IN (SELECT day FROM wanted)
 """
 """Of ``committed_offsets`` and ``end_offsets``, merged, of the days wanted and ``DAYS_BEFORE``."""

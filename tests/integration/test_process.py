@@ -317,29 +317,25 @@ OPENTELEMETRY = "observers.opentelemetry:OpenTelemetryLogsObserver"
 @pytest.mark.slow
 @pytest.mark.promise("audit-delivery.md", "readyz says that a spool cannot be used, until it can be.")
 def test_a_spool_that_cannot_be_written_degrades_the_audit_and_keeps_no_client_away(cluster, tmp_path):
-    """Of one process and of workers, of the audit's topic and of a collector, at the same time: each looks at its spool
-    every ten seconds."""
-    with ExitStack() as stack:
-        sidecars = {}
-        for workers, observer in ((1, "audit"), (2, OPENTELEMETRY)):
-            config = yaml.safe_load((cluster.nodes[0].home.parent / "sidecar-1.yaml").read_text())
-            [listener] = config["listeners"]
-            listener |= {"advertised": listener["bind"], "bind": f"127.0.0.1:{free_port()}"}
-            spool = tmp_path / f"spool-{workers}"
-            spool.write_text("a file")
-            config |= {"workers": workers, "admin": admin()}
-            if observer == OPENTELEMETRY:
-                own = {"endpoint": f"http://127.0.0.1:{free_port()}", "spool.path": str(spool)}
-                config |= {"observer.class.names": [observer], "observers": {observer: own}}
-                config["observer.shutdown.timeout.ms"] = 1000
-            else:
-                config["audit"] = {"topic": "degraded", "spool.path": str(spool)}
-            sidecars[spool] = stack.enter_context(spawned(config, tmp_path))
-        for spool, sidecar in sidecars.items():
+    """Of one process and of workers, of the audit's topic and of a collector: each looks at its spool every ten
+    seconds."""
+    for workers, observer in ((1, "audit"), (2, OPENTELEMETRY)):
+        config = yaml.safe_load((cluster.nodes[0].home.parent / "sidecar-1.yaml").read_text())
+        [listener] = config["listeners"]
+        listener |= {"advertised": listener["bind"], "bind": f"127.0.0.1:{free_port()}"}
+        spool = tmp_path / f"spool-{workers}"
+        spool.write_text("a file")
+        config |= {"workers": workers, "admin": admin()}
+        if observer == OPENTELEMETRY:
+            own = {"endpoint": f"http://127.0.0.1:{free_port()}", "spool.path": str(spool)}
+            config |= {"observer.class.names": [observer], "observers": {observer: own}}
+            config["observer.shutdown.timeout.ms"] = 1000
+        else:
+            config["audit"] = {"topic": "degraded", "spool.path": str(spool)}
+        with spawned(config, tmp_path) as sidecar:
             said = f"degraded: the spool {spool} cannot be used: File exists; audit events wait in memory alone\n"
             become(sidecar, 200, said)
             spool.unlink()
-        for sidecar in sidecars.values():
             become(sidecar, 200, "ok\n")
 
 

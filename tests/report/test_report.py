@@ -264,9 +264,10 @@ def test_a_percentage_of_few_requests_is_grey_and_judges_nobody(tmp_path: Path) 
     )
     assert [value["left"] for value in chart(text, "objectives")["data"]["values"]] == [0.5]
     assert "8 Fetch requests are too few for a percentile." in Parsed(text).sections["latency"]
-    assert {one["percentile"] for one in chart(text, "latency")["data"]["values"]} == {"p50"}
+    drawn = [one for one in chart(text, "latency")["data"]["values"] if one["ms"] is not None]
+    assert {one["percentile"] for one in drawn} == {"p50"}
     write(tmp_path, "latency", {**traffic, "requests": 92, "latencies": [0] * 10 + [92] + [0] * 29})
-    assert {one["percentile"] for one in chart(report(tmp_path), "latency")["data"]["values"]} == {"p50", "p99"}
+    assert all(one["ms"] is not None for one in chart(report(tmp_path), "latency")["data"]["values"])
     greys = re.findall(r'<span class="few" title="(.*?)">(.*?)</span>', text)
     assert ("of 99 requests", "90\xa0%") in greys
     assert all(title != "of 100 requests" for title, _ in greys)

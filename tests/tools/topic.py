@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # it is exported, untyped
@@ -11,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 TIMEOUT = 30.0
 """Seconds for each answer, and for each record."""
 
-LATE = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT)
+LATE = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT)
 UNKNOWN_LEADER = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._UNKNOWN_PARTITION)
 CREATION_TIMEOUT = 180.0
 
@@ -31,7 +32,8 @@ def create(admin: AdminClient, topic: NewTopic) -> None:
             if code not in LATE or time.monotonic() > deadline:
                 raise
         asked_before = True
-        admin.list_topics(timeout=TIMEOUT)  # with it the client learns who the controller is
+        with suppress(KafkaException):
+            admin.list_topics(timeout=TIMEOUT)  # with it the client learns who the controller is
 
 
 def messages(bootstrap: str, topic: str) -> Iterator[Message]:

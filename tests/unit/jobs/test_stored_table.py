@@ -135,6 +135,14 @@ def test_rows_of_a_person_are_deleted_beside_a_compaction(tmp_path: Path, monkey
         given = {"day": DAY, "minute": datetime(2026, 9, 22, tzinfo=UTC), "principal": principal}
         stored_table.append_once(stored.rows(TRAFFIC, given), path, {}, "job", batch)
     stored_table.create_table(str(tmp_path / "other"), {}, Schema.from_arrow(SCHEMA), "Numbers.")
+    opened = {"day": DAY, "boot_id": "b", "opened_at": datetime(2026, 9, 22, tzinfo=UTC)}
+    for number, principal in ((1, "User:o'neil"), (2, "User:bob")):
+        stored.write(tmp_path, "connections", {**opened, "connection_id": f"c-{number}"})
+        stored.write(
+            tmp_path,
+            "connections",
+            {"day": DAY, "boot_id": "b", "connection_id": f"c-{number}", "principal": principal},
+        )
     monkeypatch.setattr(sys, "argv", ["delete", str(tmp_path), "User:o'neil"])
     before = StoredTable(path, {})
     every = before.dataset().to_table()
@@ -142,6 +150,7 @@ def test_rows_of_a_person_are_deleted_beside_a_compaction(tmp_path: Path, monkey
     with pytest.raises(ConcurrentChange):
         before.replace_files(before.files, [before.write_file(reader_of(every), DAY)], data_change=False)
     assert {row["principal"] for row in stored.read(tmp_path, "traffic")} == {"User:alice", "User:bob"}
+    assert {row["connection_id"] for row in stored.read(tmp_path, "connections")} == {"c-2"}
     early = DeltaTable(path)
     now = StoredTable(path, {})
     now.replace_files(now.files, [now.write_file(reader_of(now.dataset().to_table()), DAY)], data_change=False)
