@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,8 +96,13 @@ class SidecarProcess:
         return process.stop([self.process], SIDECAR_STOP_TIMEOUT)
 
     def _get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://{self.admin}/{path}", timeout=ANSWER_TIMEOUT) as response:
-            return str(response.read().decode())
+        for _ in range(2):  # a request of a process that was held still meanwhile is closed
+            with (
+                suppress(ConnectionResetError),
+                urllib.request.urlopen(f"http://{self.admin}/{path}", timeout=ANSWER_TIMEOUT) as response,
+            ):
+                return str(response.read().decode())
+        raise LocalError(f"the sidecar at {self.admin} closes the connection without an answer")
 
 
 def enable_coordinator(folder: Path, state: ClusterState) -> None:

@@ -8,7 +8,6 @@ import resource
 import struct
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +21,7 @@ from proxy.local.sidecars import SidecarProcess
 from tests.frames import API_VERSIONS, METADATA, request, response
 from tests.integration.metrics import sample
 from tests.integration.peer import read_frame
+from tests.tools.admin import get
 from tests.tools.conformance.crowd import Plan, Visits
 
 FULL = bool(os.environ.get("FAULTS_FULL"))
@@ -185,11 +185,7 @@ class Site:
         return await self.finished(process)
 
     async def get(self, path: str) -> str:
-        def read() -> str:
-            with urllib.request.urlopen(f"http://{self.admin}/{path}", timeout=PATIENCE) as response:
-                return str(response.read().decode())
-
-        return await asyncio.to_thread(read)
+        return (await asyncio.to_thread(get, f"http://{self.admin}/{path}", PATIENCE))[1]
 
     async def metric(self, name: str, **labels: str) -> float:
         """Sum of the samples of one metric."""

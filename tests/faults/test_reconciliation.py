@@ -50,6 +50,7 @@ from tests.frames import produce
 from tests.integration.logins import SECURITY, Own, add_scram_user
 from tests.integration.metrics import sample
 from tests.sasl import Scram, bearer, jwt, plain
+from tests.tools.admin import get
 from tests.tools.topic import create, messages
 
 pytestmark = pytest.mark.kafka
@@ -337,7 +338,7 @@ def test_no_secret_leaves_the_process(site: SecuredSite, canaries: dict[str, str
         site.gate.shut()
         use(site.before, canaries)
         wait_spooled(sidecar)
-        answers = "".join(get(node.admin, page) for page in ("metrics", "config", "quotas", "readyz", "livez"))
+        answers = "".join(page(node.admin, page) for page in ("metrics", "config", "quotas", "readyz", "livez"))
         os.kill(sidecar.process.pid, signal.SIGKILL)
         sidecar.stop()
         spooled = on_disk(tmp_path / "spool")
@@ -423,10 +424,9 @@ def wait_spooled(sidecar: SidecarProcess) -> None:
         quiet = 0 if waiting else quiet + 1
 
 
-def get(admin: str, page: str) -> str:
+def page(admin: str, path: str) -> str:
     try:
-        with urllib.request.urlopen(f"http://{admin}/{page}", timeout=60) as answer:
-            return str(answer.read().decode())
+        return get(f"http://{admin}/{path}")[1]
     except urllib.error.HTTPError as error:  # not ready, say
         return str(error.read().decode())
 

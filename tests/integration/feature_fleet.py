@@ -37,6 +37,7 @@ from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import ClusterState
 from tests.integration.feature_sidecars import committed
 from tests.integration.quotas import Peer
+from tests.tools.admin import get
 from tests.tools.record_ranges import ask_body
 
 BROKERSIDE = ("-m", "proxy")
@@ -216,14 +217,6 @@ def check_records(records: Sequence[tuple[bytes, Any]]) -> None:
             before = record
     asked = {key for key, record in records if isinstance(record, UpdateProposal)}
     assert outcomes == Counter(asked), records
-
-
-def get(url: str, timeout: float, data: bytes | None = None) -> tuple[int, str]:
-    """Status and body of a page. A request of this process that was late, as after a pause, is made again."""
-    for _ in range(5):
-        with contextlib.suppress(ConnectionResetError), urllib.request.urlopen(url, data, timeout) as response:
-            return response.status, response.read().decode()
-    raise ConnectionResetError(url)
 
 
 PATIENCE = 180

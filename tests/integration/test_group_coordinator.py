@@ -35,10 +35,11 @@ from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
 from tests.brokers import Acl, SharedBroker
-from tests.integration.feature_fleet import FeatureFleet, get
+from tests.integration.feature_fleet import FeatureFleet
 from tests.integration.logins import DECISION
 from tests.integration.sidecars import until
 from tests.integration.topics import committed
+from tests.tools.admin import get
 from tests.tools.quick_groups import QUICK_GROUPS
 from tests.tools.topic import create, messages
 

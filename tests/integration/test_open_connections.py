@@ -20,6 +20,7 @@ from proxy.local.workload import create_topics
 from tests.integration.metrics import sample
 from tests.integration.sidecars import config_of, until
 from tests.integration.sidecars import running as running_sidecar
+from tests.tools.admin import get
 
 pytestmark = pytest.mark.kafka
 
@@ -37,8 +38,7 @@ def running(cluster, request):
 
 
 def connections(admin: str, query: str = "") -> dict[str, Any]:
-    with urllib.request.urlopen(f"http://{admin}/connections{query}", timeout=60) as page:
-        found: dict[str, Any] = json.load(page)
+    found: dict[str, Any] = json.loads(get(f"http://{admin}/connections{query}")[1])
     return found
 
 

@@ -42,6 +42,7 @@ from tests.integration.conftest import free_port
 from tests.integration.metrics import sample
 from tests.integration.quotas import Peer
 from tests.integration.sidecars import config_of, running, spawned, until
+from tests.tools.admin import get
 from tests.tools.bench.measure import children
 from tests.unit.test_sd_notify import Manager
 
@@ -193,8 +194,7 @@ def test_a_reload_changes_it_in_every_process(tmp_path):
 
 def readiness(admin: object, path: str = "readyz") -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://{admin}/{path}", timeout=PATIENCE) as response:
-            return response.status, response.read().decode()
+        return get(f"http://{admin}/{path}", PATIENCE)
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
     except OSError:
@@ -346,7 +346,7 @@ def test_a_sidecar_starts_without_its_broker(tmp_path):
     with spawned({"broker.id": 1, "listeners": [listener], "admin": admin()}, tmp_path) as sidecar:
         until(lambda: upstream in readiness(sidecar.admin)[1])
         assert readiness(sidecar.admin)[0] == 503
-        assert urllib.request.urlopen(f"http://{sidecar.admin}/livez", timeout=60).status == 200
+        assert get(f"http://{sidecar.admin}/livez")[0] == 200
         host, _, port = bind.rpartition(":")
         socket.create_connection((host, int(port)), 60).close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.brokers import SCRAM_PASSWORD, SCRAM_USER, TlsBroker
 from tests.integration.quotas import ALTER, ALTER_CONFIGS, CREATION, RATE, Peer, alter, set_config
 from tests.integration.sidecars import running, until, until_async
 from tests.interop.wire import audited
+from tests.tools.admin import get
 from tests.tools.topic import messages
 
 pytestmark = pytest.mark.kafka
@@ -175,8 +175,7 @@ def test_a_sidecar_talks_to_its_cluster_over_tls_alone(
         until(lambda: any(one.api == "Produce" for one in audited(node.internal, audit, "over-tls")))
         with Peer(node.advertised, source="127.0.0.9"):
             until(lambda: rate_limits(node.admin).get("127.0.0.9") == 1000)
-        with urllib.request.urlopen(f"http://{sidecar.admin}/readyz", timeout=10) as answer:
-            assert answer.read() == b"ok\n"
+        assert get(f"http://{sidecar.admin}/readyz") == (200, "ok\n")
     produced = [one for one in audited(node.internal, audit, "over-tls") if one.api == "Produce"]
     assert [part.topic for one in produced for part in one.topics] == [written]
 

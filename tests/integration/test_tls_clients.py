@@ -2,7 +2,6 @@
 
 import json
 import time
-import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from tests.brokers import TlsBroker
 from tests.integration.librdkafka import consume, produce
 from tests.integration.logins import SECRET, SECURITY
 from tests.integration.sidecars import running, until
+from tests.tools.admin import get
 from tests.tools.authority import Authority
 from tests.tools.topic import create
 
@@ -72,8 +72,7 @@ class Site:
         return str(path)
 
     def connections(self, query: str) -> list[dict[str, Any]]:
-        with urllib.request.urlopen(f"http://{self.sidecar.admin}/connections?{query}", timeout=60) as answer:
-            return list(json.load(answer)["connections"])
+        return list(json.loads(get(f"http://{self.sidecar.admin}/connections?{query}")[1])["connections"])
 
 
 @pytest.fixture(scope="module")
