@@ -338,7 +338,7 @@ def test_no_secret_leaves_the_process(site: SecuredSite, canaries: dict[str, str
         site.gate.shut()
         use(site.before, canaries)
         wait_spooled(sidecar)
-        answers = "".join(page(node.admin, page) for page in ("metrics", "config", "quotas", "readyz", "livez"))
+        answers = "".join(answer(node.admin, path) for path in ("metrics", "config", "quotas", "readyz", "livez"))
         os.kill(sidecar.process.pid, signal.SIGKILL)
         sidecar.stop()
         spooled = on_disk(tmp_path / "spool")
@@ -424,7 +424,7 @@ def wait_spooled(sidecar: SidecarProcess) -> None:
         quiet = 0 if waiting else quiet + 1
 
 
-def page(admin: str, path: str) -> str:
+def answer(admin: str, path: str) -> str:
     try:
         return get(f"http://{admin}/{path}")[1]
     except urllib.error.HTTPError as error:  # not ready, say
