@@ -74,9 +74,10 @@ REQUESTS = "SELECT sum(requests)::BIGINT AS requests FROM traffic WHERE topic IS
 
 DEFINITIONS = Path(__file__).with_name("demo.yaml")
 BUDGETS = """
-SELECT slo, coalesce(threshold_ms || ' ms', 'no error') AS good, coalesce(topic, client_id) AS of, total AS requests,
-       good::BIGINT AS "good ones", format('{:.3g} %', objective_ratio * 100) AS target,
-       format('{:.0f} %', period_error_budget_remaining_ratio * 100) AS "budget left"
+SELECT slo, coalesce(threshold_ms || ' ms', 'no error') AS good, coalesce(topic, client_id, api) AS of,
+       total AS requests, good::BIGINT AS "good ones", format('{:.3g} %', objective_ratio * 100) AS target,
+       CASE WHEN total < 100 THEN 'too few to judge'
+           ELSE format('{:.0f} %', period_error_budget_remaining_ratio * 100) END AS "budget left"
 FROM slo ORDER BY period_error_budget_remaining_ratio, slo, of
 """
 THROTTLED = """
